@@ -1,4 +1,4 @@
-"""Real servers for the tests: PostgreSQL 16 and 18, one of each a session, a fresh database a test."""
+"""Real servers for the tests: a PostgreSQL 16 and an 18 per session, and a fresh database per test."""
 
 import os
 import signal
@@ -47,10 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take no signal as ignored: whoever starts us in the background hands that down, to our children too.
+    """Handle signals that whoever started us in the background ignores: children inherit that, too.
 
-    And let no made-up example have a deadline: on a busy machine any may take long. What is said is read
-    without its time, which a stream without an end puts before it (`--log-format`).
+    Examples of hypothesis have no deadline, because any may take long on a busy machine. Messages of
+    pgcdc have no time, which a stream without an end puts before them otherwise (`--log-format`).
     """
     os.environ["PGCDC_LOG_FORMAT"] = "text"
     scale.factor = config.option.scale
@@ -79,10 +79,11 @@ _BESIDE_SPARK = (
 
 
 def _scope(nodeid: str) -> str:
-    """Name the tests that run in one process.
+    """Name the group of tests that share a process.
 
-    That is a file's, but those that share a Spark, whose start takes long. There are two, so that neither is
-    what all wait for; those that start more of them share one, so that there is one such at a time.
+    Such a group is a file, or files that share a Spark, which takes long to start. There are two groups of
+    those, so that they run side by side. Tests that start further Sparks or servers share the second group,
+    so that they do it one at a time.
     """
     path = nodeid.partition("::")[0]
     if path.startswith(_BESIDE_SPARK):
@@ -91,7 +92,7 @@ def _scope(nodeid: str) -> str:
 
 
 class ByScope(LoadScopeScheduling):
-    """Gives each process a scope at a time."""
+    """Gives each process one scope at a time."""
 
     def _split_scope(self, nodeid: str) -> str:
         return _scope(nodeid)
@@ -104,7 +105,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByScope
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long, begin with the largest scopes, and let larger sizes take their time."""
+    """Skip tests that take long, begin with the largest scopes, and set no timeout for larger sizes."""
     first = {"spark": 0, "second spark": 1}
     items.sort(key=lambda item: first.get(_scope(item.nodeid), 2))
     size = config.option
@@ -119,7 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def talk_as_before() -> Iterator[None]:
-    """Commands that a test runs in this process say under which name, and how much, is said."""
+    """Restore the settings of messages, which commands run in this process change."""
     before = asdict(talk)
     yield
     for name, value in before.items():
@@ -135,13 +136,13 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture(params=[16, 18], ids=["pg16", "pg18"])
 def server(request: pytest.FixtureRequest, servers: Servers) -> EmbeddedServer:
-    """Each test that takes it runs against both major versions."""
+    """A server of each major version: tests that use it run against both."""
     return servers[request.param]
 
 
 @pytest.fixture
 def server18(servers: Servers) -> EmbeddedServer:
-    """For tests in which the server's version can make no difference."""
+    """PostgreSQL 18, for tests in which the version makes no difference."""
     return servers[18]
 
 
@@ -161,7 +162,7 @@ def database18(server18: EmbeddedServer) -> Iterator[Database]:
 
 @pytest.fixture
 def proxy(database: Database) -> Iterator[Proxy]:
-    """In front of the server of the fixture `database`."""
+    """A proxy in front of the server of the fixture `database`."""
     proxy = Proxy(database.server)
     yield proxy
     proxy.close()
@@ -169,7 +170,7 @@ def proxy(database: Database) -> Iterator[Proxy]:
 
 @pytest.fixture
 def proxy18(database18: Database) -> Iterator[Proxy]:
-    """In front of the server of the fixture `database18`."""
+    """A proxy in front of the server of the fixture `database18`."""
     proxy = Proxy(database18.server)
     yield proxy
     proxy.close()
@@ -177,7 +178,7 @@ def proxy18(database18: Database) -> Iterator[Proxy]:
 
 @pytest.fixture
 def encoded(server18: EmbeddedServer) -> Iterator[Callable[[str], Encoded]]:
-    """Make a database of an encoding, such as SQL_ASCII."""
+    """A function that makes a database with an encoding, such as SQL_ASCII."""
     made: list[Encoded] = []
 
     def make(encoding: str) -> Encoded:
@@ -194,7 +195,7 @@ StartOwnServer = Callable[..., EmbeddedServer]
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[StartOwnServer]:
-    """Start servers of the module's own, for what other tests could not live with."""
+    """A function that starts servers of the module's own, which other tests can't use."""
     started: list[EmbeddedServer] = []
 
     def start(version: int = 18, settings: dict[str, str] | None = None, hba: str = "") -> EmbeddedServer:

@@ -1,4 +1,4 @@
-"""PostgreSQL 15 as Debian packages it, for what the embedded servers were built without (XML, contrib)."""
+"""PostgreSQL 15 as packaged by Debian, for what the embedded servers are built without (XML, contrib)."""
 
 import getpass
 import os
@@ -22,16 +22,16 @@ SETTINGS = {
 }
 
 PACKAGES = "postgresql-15 postgresql-contrib postgresql-15-wal2json"
-"""What .ci/run installs."""
+"""The packages that .ci/run installs."""
 
 
 class DebianServer:
-    """A server in a folder of its own, on a Unix socket; not as root, which it refuses."""
+    """A server in its own folder, on a Unix socket; never run as root, which PostgreSQL refuses."""
 
     bin = Path("/usr/lib/postgresql/15/bin")
 
     def __init__(self, settings: Mapping[str, str] | None = None, programs: Path | None = None) -> None:
-        """Start PostgreSQL 15, or another version by its folder of programs."""
+        """Start PostgreSQL 15, or another version from its folder of programs."""
         self.bin = programs or self.bin
         self._user = "postgres" if os.geteuid() == 0 else getpass.getuser()
         self._folder = Path(tempfile.mkdtemp(prefix="pgcdc-pg15-"))
@@ -45,7 +45,7 @@ class DebianServer:
 
     @staticmethod
     def missing(plugin: str = "pgoutput") -> str | None:
-        """Say why there can be none here, or none with this output plugin."""
+        """The reason why there is no such server here, or none with this output plugin; None if there is."""
         library = DebianServer.bin.parent / "lib" / f"{plugin}.so"
         if not (DebianServer.bin / "postgres").exists() or not library.exists():
             return f"PostgreSQL 15 is not installed: apt install {PACKAGES}"
@@ -54,7 +54,7 @@ class DebianServer:
         return None
 
     def allow_plugin(self, plugin: str) -> None:
-        """List a plugin, where this minor release wants that."""
+        """List a plugin as allowed, if this minor release asks for that."""
         with psycopg.connect(self.uri(), autocommit=True) as admin:
             if admin.execute("SELECT FROM pg_settings WHERE name = 'output_plugin_libraries'").rowcount:
                 admin.execute(f"ALTER SYSTEM SET output_plugin_libraries = pgoutput, {plugin}")

@@ -1,4 +1,4 @@
-"""Values at the limits of every built-in type that has a reader, as literals."""
+"""Literals of every built-in type that has a reader, at the type's limits."""
 
 LONG = "x" * 5000
 NUMBERS = [
@@ -197,13 +197,13 @@ VALUES = {
     "datemultirange": ["{[2024-01-01,2024-01-02)}"],
 }  # fmt: skip
 
-# A number of 131,072 digits is more than Python turns into an integer, which Debezium's events need.
+# Python refuses to convert a number of 131,072 digits to an integer, which Debezium's events need.
 STREAMED = {name: [value for value in values if value != "1e131071"] for name, values in VALUES.items()}
 VECTORS = {"int2vector", "oidvector"}
 
 
 def fill(database) -> None:
-    """A row for each value, all types beside one another, and in a second table as arrays."""
+    """Create a table with a column of each type, one with a column of each array, and the publication."""
     declared = ", ".join(f"c{place} {name}" for place, name in enumerate(STREAMED))
     arrays = ", ".join(f"c{place} {name}[]" for place, name in enumerate(STREAMED) if name not in VECTORS)
     database.execute(
@@ -218,7 +218,7 @@ def fill(database) -> None:
 
 
 def insert(database) -> None:
-    """Put each value into a row, and all of a type into arrays."""
+    """Insert a row for each value, then rows with all values of a type as arrays."""
     rows = max(map(len, STREAMED.values()))
     names = list(STREAMED)
     for row in range(rows):
@@ -238,7 +238,7 @@ def insert(database) -> None:
 
 
 def change(database) -> None:
-    """Inserts, updates of keys and of other columns, deletes, TOAST left alone, a changed table."""
+    """Insert, update keys and other columns, delete, leave TOAST unchanged, and alter a table."""
     insert(database)
     database.execute("UPDATE single SET id = -id - 1, c1 = 5 WHERE id < 5")
     database.execute("UPDATE single SET m = 'ok'")

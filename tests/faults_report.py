@@ -1,7 +1,7 @@
-"""The page of documentation that tells what runs of tests/faults did: `--faults-report FILE`.
+"""The page of documentation about what runs of tests/faults did: `--faults-report FILE`.
 
-Sizes that take hours are run one by one, or beside each other. So what a run did takes the place of what an
-earlier one told of the same, and the rest of the page's lines stay.
+Sizes that take hours are run one by one, or at the same time. So a run replaces the lines that an earlier
+run wrote for the same tests, and keeps the page's other lines.
 """
 
 import platform
@@ -17,13 +17,13 @@ HEAD = "| what | how often | `--faults` | seed |\n|---|---|---|---|\n"
 
 
 class FaultsReport:
-    """A plugin that gathers what tests told, and writes the page at the end."""
+    """A plugin that collects what tests report, and writes the page at the end."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
         self._size = size
         self._lines: dict[str, str] = {}
-        """What was done, and its line; a test that failed told nothing, and stands there itself."""
+        """A line for each thing done. A failed test has reported nothing, so its line has its own name."""
         self._passed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -58,7 +58,7 @@ class FaultsReport:
 
 
 def _lines(page: str) -> Iterator[tuple[str, str]]:
-    """Read the lines of an earlier page, by what they tell of."""
+    """Read the lines of an earlier page, by what was done."""
     _, _, rest = page.partition(HEAD)
     for line in rest.partition("\n\n")[0].splitlines():
         yield line.split("|")[1].strip(), line + "\n"

@@ -1,4 +1,4 @@
-"""SIGKILL at moments that can be seen, and what it hit: what is left there for the next run to put right."""
+"""SIGKILL at recognizable moments, and what each kill left for the next run to recover."""
 
 import json
 import os
@@ -17,25 +17,25 @@ TO_PUBLISH = "a rotation that has begun"
 SPOOLED = "a spool"
 MOVED = "the checkpoint moved"
 ANY = "at work"
-"""What a kill can hit; every one that counts hits a run that has changed something."""
+"""What a kill can hit; a kill counts only if the run has changed something."""
 
 
 class Hits(Counter[str]):
-    """How often kills hit what; `aimed` counts what they were to hit."""
+    """How often each thing was hit; `aimed` counts what the kills aimed at."""
 
     def __init__(self) -> None:
         super().__init__()
         self.aimed = Counter[str]()
 
     def enough(self) -> bool:
-        """Say whether each aim was hit at least half as often as it was aimed at."""
+        """Whether each aim was hit at least half as often as it was aimed at."""
         return all(2 * self[aim] >= times > 0 for aim, times in self.aimed.items())
 
 
 def kill_when(process: subprocess.Popen[Any], seen: Callable[[], bool], dice: random.Random) -> None:
-    """Stop a process again and again until `seen` is true of what it has done, and kill it there.
+    """Stop and continue a process until `seen` is true of its work, and kill it there.
 
-    A machine on which that is never seen kills it after a while, all the same: the hits will tell.
+    If that is never seen, as on a slow machine, kill it after a minute all the same: the hits will show it.
     """
     until = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < until:
@@ -51,9 +51,9 @@ def kill_when(process: subprocess.Popen[Any], seen: Callable[[], bool], dice: ra
 
 
 class Target:
-    """A directory or file that runs write, one after another, and how it was when the last one was killed.
+    """A directory or file that runs write one after another, and its state after the last kill.
 
-    It is there already; it is read only while nobody writes: they are stopped, or dead.
+    It must exist already. It is read only while nobody writes: the run is stopped or dead.
     """
 
     def __init__(self, output: Path) -> None:
@@ -63,7 +63,7 @@ class Target:
         self._before, self.end_lsn = self._sizes(), self._state()["end_lsn"]
 
     def kill(self, process: subprocess.Popen[Any], aim: str, dice: random.Random, hits: Hits) -> None:
-        """Kill a run where what it did fits the aim, a moment after that was so first."""
+        """Kill a run that has done what the aim asks for, at a random moment after that is first seen."""
         later = dice.uniform(0, 0.3)
         times: list[float] = []
 
@@ -79,7 +79,7 @@ class Target:
         self._before, self.end_lsn = self._sizes(), self._state()["end_lsn"]
 
     def _found(self) -> set[str]:
-        """Say what a run did, and what it would leave undone; nothing if it did nothing."""
+        """What the run has done, and what a kill would leave undone; empty if it has changed nothing."""
         sizes = self._sizes()
         if sizes == self._before:
             return set()
@@ -104,7 +104,7 @@ class Target:
         return json.loads(self._checkpoint.read_bytes())
 
     def _sizes(self) -> dict[Path, tuple[int, int]]:
-        """Give sizes and inodes of what is unfinished, and of what speaks of it."""
+        """Sizes and inodes of the unfinished files, and of the checkpoint and the manifest."""
         paths = [self._checkpoint, self._folder / "manifest.jsonl", *self._folder.glob("_spool/*")]
         partial = [*self._folder.glob("*.partial"), *self._folder.glob("*/*.partial")]
         paths += partial if self._file is None else [self._file]

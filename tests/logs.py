@@ -1,4 +1,4 @@
-"""Databases whose log several runs of `pgcdc stream` read, and such runs in the background."""
+"""Databases whose log is read by several runs of `pgcdc stream`, and such runs in the background."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ from pgcdc_cli.lsn import Lsn
 PROTOCOL_1 = ("--streaming", "off", "--proto-version", "1")
 
 IMMEDIATE = {"PGOPTIONS": "-c debug_logical_replication_streaming=immediate"}
-"""Stream every single change: a server's setting for developers."""
+"""Stream every single change: a developer option of the server."""
 
 
 class Log(Database):
-    """A database whose log several runs read; publications as in `stream_command`."""
+    """A database whose log is read by several runs; publications as in `stream_command`."""
 
     def __init__(self, server: AnyServer, statements: str, publications: tuple[str, ...] = ("pub",)) -> None:
         super().__init__(server)
@@ -28,9 +28,9 @@ class Log(Database):
         self.run(statements)
 
     def run(self, *statements: str) -> list[tuple]:
-        """Execute each on its own; gives the last one's rows.
+        """Execute each statement on its own; return the rows of the last one.
 
-        In a session of its own: the server may have crashed since the last one.
+        The session is a new one, because the server may have crashed since the last one.
         """
         with psycopg.connect(self.uri, autocommit=True) as session:
             for statement in statements:
@@ -38,7 +38,7 @@ class Log(Database):
             return cursor.fetchall() if cursor.description else []
 
     def end(self) -> str:
-        """Where the log ends now; later records lie beyond it."""
+        """The position at which the log ends now, with later records beyond it."""
         [(end,)] = self.run("SELECT pg_current_xact_id()", "SELECT pg_current_wal_insert_lsn()::text")
         self.run("SELECT pg_current_xact_id()")
         return end
@@ -48,7 +48,7 @@ class Log(Database):
         return Lsn.parse(self.run(query)[0][0])
 
     def streamed(self, slot: str) -> int:
-        """How many transactions the server streamed to it."""
+        """The number of transactions that the server has streamed to the slot."""
         query = f"SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = '{slot}'"
         return self.run(query)[0][0]
 
@@ -67,7 +67,7 @@ class Log(Database):
         )
 
     def read(self, slot: str, *arguments: str, environment: dict[str, str] | None = None) -> bytes:
-        """Stream with success and without a word on standard error; gives standard output."""
+        """Stream with success and nothing on standard error; return standard output."""
         run = self.stream(slot, *arguments, environment=environment)
         assert (run.returncode, run.stderr) == (0, b""), run.stderr
         return run.stdout
@@ -116,7 +116,7 @@ class Running:
         assert self.process.poll() is None, self.process.stderr.read()
 
     def confirms(self, end: str) -> None:
-        """Wait until all up to `end` is durable, or the run has ended."""
+        """Wait until everything up to `end` is confirmed, or the run has ended."""
         wait_until(
             lambda: self.process.poll() is not None or self._log.confirmed(self._slot) >= Lsn.parse(end)
         )

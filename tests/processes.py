@@ -25,7 +25,7 @@ def stream_command(
 
 
 def wait_until(found: Callable[[], Found], seconds: float = 60, *, pause: float = 0.01) -> Found:
-    """Ask again and again until the answer is true; gives it."""
+    """Call `found` until its answer is true; return the answer."""
     deadline = time.monotonic() + seconds
     while not (answer := found()):
         assert time.monotonic() < deadline, "it takes too long"
@@ -34,9 +34,9 @@ def wait_until(found: Callable[[], Found], seconds: float = 60, *, pause: float 
 
 
 def resident_peak(pid: int) -> int:
-    """Read the largest resident set of a process so far, in bytes; 0 for one that is gone.
+    """Read the largest resident set of a process so far, in bytes; 0 if the process is gone.
 
-    Not wait4's: that counts the moment before exec, too, when the process was a copy of this one.
+    The value from wait4 is no use: it includes the time before exec, when the process was a copy of this one.
     """
     with suppress(FileNotFoundError, ProcessLookupError):
         found = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())
@@ -45,9 +45,9 @@ def resident_peak(pid: int) -> int:
 
 
 def peak_memory(line: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a command line that succeeds and has nothing to say, such as that it connected again.
+    """Run a command line that must succeed without messages, such as one about a reconnection.
 
-    Gives its largest resident set in bytes.
+    Returns its largest resident set in bytes.
     """
     with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(line, stderr=errors, env={**os.environ, **(environment or {})}) as process:

@@ -1,4 +1,4 @@
-"""A wire on which everything can go wrong."""
+"""A proxy that makes a connection fail in every way."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 
 class Proxy:
-    """A TCP port before a server's Unix socket or port, for everything that can go wrong on a wire."""
+    """A TCP port in front of a server's Unix socket or port, on which everything can go wrong."""
 
     def __init__(self, server: EmbeddedServer | int) -> None:
         self.move(server)
@@ -31,20 +31,20 @@ class Proxy:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}?sslmode=disable"
 
     def move(self, server: EmbeddedServer | int) -> None:
-        """Let later connections lead to another server; those there are stay where they are."""
+        """Connect later clients to another server; present connections stay."""
         self._target = server if isinstance(server, int) else f"{server.socket_directory}/.s.PGSQL.5432"
 
     def stall(self) -> None:
-        """Let nothing through any more, in either direction, without closing anything."""
+        """Let nothing more through, in either direction, without closing anything."""
         self._gates[-1].clear()
 
     def strand(self) -> None:
-        """Do so to the connections there are; later ones are good."""
+        """Stall the present connections; later ones work."""
         self.stall()
         self._add_gate()
 
     def resume(self) -> None:
-        """Let everything through again, at once."""
+        """Let everything through again, without delay."""
         self._budget, self._delay = None, 0.0
         for gate in self._gates:
             gate.set()
@@ -61,17 +61,17 @@ class Proxy:
                 one.shutdown(socket.SHUT_RDWR)
 
     def delay(self, seconds: float) -> None:
-        """Hold what comes for so long, piece by piece."""
+        """Delay each piece of data by this time."""
         self._delay = seconds
 
     def half_close(self) -> None:
-        """Send nothing more to the clients, and say so; what they send arrives."""
+        """Shut down the sending side towards the clients; what they send still arrives."""
         for client in self._sockets[::2]:
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_WR)
 
     def cut_after(self, size: int, *, once: bool = False) -> None:
-        """Close all connections after `size` more bytes from the server; unless `once`, later ones, too."""
+        """Close all connections after `size` more bytes from the server; later ones, too, unless `once`."""
         self._budget, self._once = size, once
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Proxy:
             carry.start()
 
     def _carry(self, client: socket.socket, upstream: socket.socket, gate: threading.Event) -> None:
-        """Serve a connection until both ends are through with it."""
+        """Carry a connection's data until both directions have ended."""
         with client, upstream:
             back = threading.Thread(target=self._pump, args=(upstream, client, gate, True), daemon=True)
             back.start()

@@ -1,4 +1,4 @@
-"""How large those tests are that can be of any size: `--scale N` makes them N times as large."""
+"""The size of tests that can have any size: `--scale N` makes them N times as large."""
 
 from hypothesis import Phase, settings
 
@@ -7,9 +7,9 @@ factor = 1
 
 
 def examples(count: int) -> settings:
-    """So many examples of hypothesis, or `factor` times as many.
+    """Run `count` examples of hypothesis, or `factor` times as many.
 
-    Only where there are more is one that fails made smaller: that can take minutes.
+    A failing example is shrunk only if `factor` is larger than 1, because that can take minutes.
     """
     phases = [phase for phase in Phase if factor > 1 or phase not in {Phase.shrink, Phase.explain}]
     return settings(max_examples=count * factor, phases=phases)

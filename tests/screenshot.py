@@ -1,9 +1,9 @@
-"""The README's picture of `pgcdc status --watch`, of a real run.
+"""Make the README's picture of `pgcdc status --watch` from a real run.
 
     python tests/screenshot.py docs/status-watch.svg [--seconds 30]
 
-The demo's shop is open, `pgcdc stream` reads it into a directory, and the view is the last one that came in
-that time.
+It opens the demo's shop, runs `pgcdc stream` into a directory, and draws the last view after
+so many seconds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ COMMAND = "pgcdc status changes -d shop --watch"
 SETTINGS = {"max_slot_wal_keep_size": "2GB"}
 RHYTHM = ("--rotate-size", "4MB", "--rotate-interval", "5s", "-s", "1s", "-F", "1s")
 FONTS = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
-"""What the picture would ask another server for; a reader's own fonts do."""
+"""Web fonts, which the picture would load from another server; a reader's own fonts are good enough."""
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def running(line: list[str], folder: Path, output: Path) -> Iterator[subprocess.
 
 
 def last_view(folder: Path, seconds: float) -> str:
-    """Run it for so long."""
+    """Watch a stream for so many seconds; return the last complete view."""
     with started(18, SETTINGS) as server:
         with psycopg.connect(server.uri(), autocommit=True) as admin:
             admin.execute("CREATE DATABASE shop")
@@ -71,7 +71,7 @@ def last_view(folder: Path, seconds: float) -> str:
 
 
 def picture(view: str) -> str:
-    """Draw a terminal that shows it."""
+    """Draw a terminal that shows the view, as SVG."""
     lines = [f"$ {COMMAND}", *view.splitlines()]
     console = Console(record=True, width=max(map(len, lines)) + 2, file=io.StringIO(), force_terminal=True)
     console.print(Text("\n".join(lines)), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What is in a directory of `pgcdc stream -D`, by its manifest."""
+"""The content of a directory of `pgcdc stream -D`, according to its manifest."""
 
 import json
 import zlib
@@ -12,19 +12,19 @@ from pgcdc_cli.formats.interface import FileFormat
 
 
 def finished(data: bytes, form: FileFormat) -> bytes:
-    """A file's head and frames, with what the format ends files by."""
+    """A file's head and frames, and the tail if its format has one."""
     return data if form.tail is None else data + form.tail(lambda at, size: data[at : at + size])
 
 
 def as_stream(arrow_file: bytes) -> bytes:
-    """A finished Arrow file as versions wrote it that wrote streams."""
+    """Convert a finished Arrow file to the Arrow stream that earlier versions wrote."""
     return arrow_file[len(MAGIC) : arrow_file.rindex(END_OF_STREAM)] + END_OF_STREAM
 
 
 def manifest(directory: Path) -> list[dict[str, Any]]:
-    """The manifest's lines, checked: no gap in the numbers, every file there, whole and unchanged.
+    """The manifest's lines, checked: no gap in the numbers, and every file is there and unchanged.
 
-    None before the first segment is finished: there is no manifest yet.
+    Empty before the first segment is finished, when there is no manifest.
     """
     path = directory / "manifest.jsonl"
     segments = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -37,7 +37,7 @@ def manifest(directory: Path) -> list[dict[str, Any]]:
 
 
 def contents(directory: Path) -> dict[str | None, list[object]]:
-    """By table, all lines of the finished segments in order; Arrow rows, each schema before its own."""
+    """All lines of the finished segments by table, in order; before Arrow rows, their schema if it is new."""
     found: dict[str | None, list[object]] = {}
     schemas: dict[str | None, pa.Schema] = {}
     for segment in manifest(directory):

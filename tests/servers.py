@@ -1,4 +1,4 @@
-"""Servers in folders of their own, and a test's database in one."""
+"""Servers in their own folders, and databases in them for single tests."""
 
 import shutil
 import tempfile
@@ -17,7 +17,7 @@ from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 
 def start(version: int = 18, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
-    """Start a server in a new folder; `remove` ends both."""
+    """Start a server in a new folder; `remove` stops it and removes the folder."""
     return EmbeddedServer(Path(tempfile.mkdtemp(prefix=f"pgcdc-pg{version}-")), version, settings)
 
 
@@ -36,7 +36,7 @@ def started(version: int = 18, settings: Mapping[str, str] | None = None) -> Ite
 
 
 class Servers(dict[int, EmbeddedServer]):
-    """By major version, started when first asked for, all with the same settings."""
+    """Servers by major version, started when first asked for, all with the same settings."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -52,13 +52,13 @@ class Servers(dict[int, EmbeddedServer]):
 
 
 class AnyServer(Protocol):
-    """A server of whatever packaging."""
+    """A server, however it is packaged."""
 
     def uri(self, database: str = "postgres") -> str: ...
 
 
 class Database:
-    """A database of a test's own; slots and prepared transactions in it are dropped with it."""
+    """A database for one test, dropped together with its slots and prepared transactions."""
 
     def __init__(self, server: AnyServer) -> None:
         self.server = server
@@ -66,21 +66,21 @@ class Database:
         self.uri = server.uri(self.name)
         with self._admin() as admin:
             admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self.name)))
-        # So that what a test writes does not depend on where it runs.
+        # What a test writes must not depend on the time zone of the machine.
         self.connection = psycopg.connect(self.uri, autocommit=True, options="-c TimeZone=UTC")
         self.execute = self.connection.execute
 
     def create_slot(
         self, name: str | None = None, plugin: str = "pgoutput", *, two_phase: bool = False
     ) -> str:
-        """Create a slot (names are server-wide, so by default one that no other test has)."""
+        """Create a slot; without a name it gets a unique one, because names are server-wide."""
         name = name or new_slot_name()
         create = "SELECT pg_create_logical_replication_slot(%s, %s, false, %s)"
         self.execute(create, (name, plugin, two_phase))
         return name
 
     def copy_slot(self, slot: str) -> str:
-        """A second reader from the same point."""
+        """Create a second slot at the same position."""
         name = new_slot_name()
         self.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (slot, name))
         return name
@@ -99,7 +99,7 @@ class Database:
             admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self.name)))
 
     def _roll_back_prepared(self, admin: psycopg.Connection) -> None:
-        """From a session in this database: the server refuses it from any other."""
+        """Roll back in a session of this database: the server refuses it in any other."""
         query = "SELECT gid FROM pg_prepared_xacts WHERE database = %s"
         if gids := admin.execute(query, (self.name,)).fetchall():
             with psycopg.connect(self.uri, autocommit=True) as own:
@@ -111,7 +111,7 @@ class Database:
 
 
 class Encoded(Database):
-    """A database of another encoding than UTF-8; what tests send it and get from it is its own bytes."""
+    """A database with an encoding other than UTF-8; tests send and receive its own bytes."""
 
     def __init__(self, server: AnyServer, encoding: str) -> None:
         super().__init__(server)

@@ -1,4 +1,4 @@
-"""What a run left out, told at its end: one line per reason, with how many tests it cost."""
+"""At the end of a run, list what was skipped: one line per reason, with the number of tests."""
 
 from collections import Counter
 
@@ -6,9 +6,9 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the reasons, the most expensive first."""
+    """List the reasons, those with the most tests first."""
     reports = terminalreporter.stats.get("skipped", [])
-    # Where it was skipped, its line, and why.
+    # `longrepr` is the file, the line and the reason.
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
     if not reasons:
         return

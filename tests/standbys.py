@@ -1,4 +1,4 @@
-"""A server's standbys, and older copies of it."""
+"""Standbys of a server, and older copies of it."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 
 def standby(primary: EmbeddedServer, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
-    """Start a standby that follows a server; `servers.remove` ends it, too."""
+    """Start a standby of a server; `servers.remove` removes it, too."""
     data = Path(tempfile.mkdtemp(prefix=f"pgcdc-pg{primary.version}-standby-"))
     _back_up(primary, data)
     _follow(primary, data, settings or {})
@@ -21,9 +21,9 @@ def standby(primary: EmbeddedServer, settings: Mapping[str, str] | None = None) 
 
 
 def rejoin(old: EmbeddedServer, primary: EmbeddedServer) -> None:
-    """Start a primary that was stopped as the standby of the one that took its place, with slots from there.
+    """Start a stopped primary as a standby of the server that took its place, with that server's slots.
 
-    It was stopped fast, so its log ends where the other one's timeline begins. Its own slots are dropped.
+    A fast shutdown has ended its log where the other's timeline begins. Its own slots are dropped.
     """
     with connect(primary.uri(), autocommit=True) as there:
         there.execute("SELECT pg_create_physical_replication_slot('standby')")
@@ -34,7 +34,7 @@ def rejoin(old: EmbeddedServer, primary: EmbeddedServer) -> None:
 
 
 def synchronize(primary: EmbeddedServer, follower: EmbeddedServer) -> None:
-    """Have slot `s` copied: the standby keeps it once the primary's is where it can follow."""
+    """Copy slot `s` to the standby, which keeps it once its own log has reached the slot's position."""
     with connect(follower.uri(), autocommit=True) as here:
 
         def is_kept() -> bool:
@@ -67,7 +67,7 @@ def _where(server: EmbeddedServer) -> str:
 
 
 def replayed(standby: EmbeddedServer, primary: EmbeddedServer) -> None:
-    """Wait until a standby is where its primary is."""
+    """Wait until a standby has replayed all of its primary's log."""
     with connect(primary.uri(), autocommit=True) as there, connect(standby.uri(), autocommit=True) as here:
         flush_log(there)
         [end] = there.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
@@ -76,12 +76,12 @@ def replayed(standby: EmbeddedServer, primary: EmbeddedServer) -> None:
 
 
 def flush_log(there: Connection) -> None:
-    """Send all that is in the log on its way to standbys; what is running, too, which their slots ask for."""
+    """Send all of the log to standbys, with a record of running transactions, which their slots need."""
     there.execute("CHECKPOINT")
 
 
 def cold_copy(server: EmbeddedServer) -> Path:
-    """Copy the data directory of a server, which is stopped for it."""
+    """Stop a server, copy its data directory, and start it again."""
     copy = Path(tempfile.mkdtemp(prefix="pgcdc-copy-")) / "data"
     server.pg_ctl("stop", "-m", "fast")
     subprocess.run(["cp", "-a", server.data, copy], check=True)
@@ -90,7 +90,7 @@ def cold_copy(server: EmbeddedServer) -> Path:
 
 
 def base_backup(server: EmbeddedServer) -> Path:
-    """Copy a server while it runs, without its slots, as pg_basebackup does."""
+    """Copy a running server, without its slots, as pg_basebackup does."""
     copy = Path(tempfile.mkdtemp(prefix="pgcdc-copy-")) / "data"
     _back_up(server, copy)
     shutil.copy(server.data / ".handle_pids.json", copy)
@@ -98,7 +98,7 @@ def base_backup(server: EmbeddedServer) -> Path:
 
 
 def put_back(server: EmbeddedServer, copy: Path) -> None:
-    """Let a server go on from a copy, which is gone then."""
+    """Replace a server's data directory by a copy, which is moved, and start it again."""
     server.pg_ctl("stop", "-m", "fast")
     shutil.rmtree(server.data)
     shutil.move(copy, server.data)

@@ -1,4 +1,4 @@
-"""The page of the fault tests: what a run did replaces what an earlier one told of the same."""
+"""The page of the fault tests: a run replaces what an earlier run of the same tests wrote."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ from faults_report import FaultsReport
 
 
 def run(path, size, *, failed=False, **counts):
-    """Write the page of a run of one test, which tells of what is in `counts`."""
+    """Write the page of a run of one test, which reports `counts`."""
     report = FaultsReport(path, size)
     told = [("faults", [what, {"times": times}, 7]) for what, times in counts.items()]
     outcome = {"failed": failed, "passed": not failed, "when": "call", "user_properties": told}

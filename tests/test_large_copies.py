@@ -31,5 +31,5 @@ def test_another_thread_gets_its_turn_again_and_again():
     done.set()
     other.join()
     assert len(copy) == len(whole)
-    # Held all the while, the lock leaves it one or two at the end.
+    # If the copy never gave up the lock, the other thread would get one or two turns at its end.
     assert during > 3

@@ -1,4 +1,4 @@
-"""What is released: the source archive, the wheel that is built from it, and what installing that gives."""
+"""What is released: the source archive, the wheel built from it, and what installing that gives."""
 
 import json
 import os
@@ -19,14 +19,14 @@ NO_NETWORK = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0
 
 
 def build(kind, project, folder):
-    """Build without isolation, as a packager does who has no network."""
+    """Build without isolation, as a packager without network does."""
     line = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
     subprocess.run(line, cwd=project, env=os.environ | NO_NETWORK, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """The folder that the source archive holds."""
+    """The folder in the source archive."""
     folder = tmp_path_factory.mktemp("source")
     build("sdist", PROJECT, folder)
     with tarfile.open(folder / f"pgcdc_cli-{__version__}.tar.gz") as archive:
@@ -44,14 +44,14 @@ def wheel(source, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """An environment with the wheel; what it depends on is this one's."""
+    """An environment with the wheel; its dependencies are those of this environment."""
     place = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     python = place / "bin" / "python"
     line = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", str(wheel)]
     subprocess.run(line, check=True, env=os.environ | NO_NETWORK)
     [packages] = place.glob("lib/python*/site-packages")
-    # A path alone: what is installed for editing there is not taken from it.
+    # Only the path: .pth files in that folder, and so editable installs, are not read.
     (packages / "depends.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return place
 

@@ -1,4 +1,4 @@
-"""Nobody takes what was skipped for what was run."""
+"""Skipped tests are listed, so that nobody believes that they were run."""
 
 import os
 import subprocess

@@ -1,8 +1,8 @@
 """Read tables again while they are streamed, in chunks by key; nothing is written to the server.
 
 A chunk is read at an edge of the stream, with a snapshot that sees every transaction written so far (compared
-by transaction IDs). So its rows are at least as new as the output. Whatever newer changes they contain, the
-stream brings, too, up to the WAL position at the time of the read; the next chunk is read after that.
+by transaction IDs). So its rows are at least as new as the output. If they contain newer changes, the stream
+brings these, too, up to the WAL position at the time of the read; the next chunk is read after that.
 `docs/snapshots.md`, "While streaming", shows why the result matches the source.
 """
 

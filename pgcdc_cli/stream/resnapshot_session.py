@@ -176,7 +176,7 @@ class _Key(NamedTuple):
         return sql.SQL("({})").format(sql.SQL(", ").join(values))
 
     def _value(self, kept: str) -> sql.Composable:
-        """Write a value; what is no text as the bytes that it has."""
+        """Write a value, or its bytes if they aren't valid text."""
         raw = kept.encode(self.text.codec, "surrogateescape")
         if self.text.decode(raw) == (kept, True):
             return sql.Literal(kept)

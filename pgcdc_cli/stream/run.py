@@ -197,9 +197,9 @@ class StreamRun:
         return {**self._settings.protocol.options(server_version), **options}
 
     def _finish(self, stream: ReplicationStream) -> None:
-        """End the stream. Everything is durable: it is no failure if the server isn't told.
+        """End the stream. Everything is durable, so it is no failure if the server can't be told.
 
-        With a checkpoint that repeats nothing. So a dead connection doesn't delay a stop by signal.
+        With a checkpoint nothing is repeated then, so a stop by signal doesn't wait for a dead connection.
         """
         try:
             patience = _SILENCE if self._signals.stop and self._sink.checkpoint else NEVER

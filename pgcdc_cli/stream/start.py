@@ -146,7 +146,7 @@ class RunStart:
             error.hint = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
 
     def _makes_way(self, connection: ReplicationConnection) -> bool:
-        """Whether the snapshot will create the slot. Drops one that a run left that ended just then.
+        """Whether the snapshot will create the slot. Drops one left by a run that ended just then.
 
         Its position, which that run recorded in the checkpoint, shows that it is ours. Raises SLOT_EXISTS for
         another's.

@@ -1,15 +1,15 @@
-"""How fast pgcdc writes Debezium's events, beside Debezium itself on the same log.
+"""How fast pgcdc writes Debezium's events, compared with Debezium itself on the same log.
 
     python tests/benchmarks/debezium.py [--rows 300000] [--pairs 3] [--schemas off,on] [--json FILE]
 
 Both read the same transactions over TCP from copies of one slot, in turn, and write the same lines into a
 file on the same file system. Debezium runs in its embedded engine (DebeziumEngine.java), with the defaults of
-the connector and of the virtual machine; it speaks version 1 of the protocol, and so does pgcdc here.
+the connector and of the virtual machine; it uses version 1 of the protocol, and so does pgcdc here.
 
-Both are timed by the growth of their files: from the start of the process to the last event, which has the
-start of a virtual machine in it, and from the first events to the last. Memory is the peak resident set.
+Both are timed by the growth of their files: from the start of the process to the last event, which includes
+the start of the virtual machine, and from the first events to the last. Memory is the peak resident set.
 
-It needs a JDK, and fetches Debezium's jars once.
+It needs a JDK, and downloads Debezium's jars once.
 """
 
 import argparse
@@ -84,7 +84,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Usage:
-    """Rows a second from the start of the process and from the first events on, and MB."""
+    """Rows a second from the start of the process and from the first events on, and peak memory in MB."""
 
     life: float
     steady: float
@@ -92,7 +92,7 @@ class Usage:
 
 
 def install(cache: Path, work: Path) -> Engine:
-    """Fetch the jars, unless they are in the cache, and compile the engine; exit status 2 without a JDK."""
+    """Download the jars unless they are in the cache, and compile the engine; exit status 2 without a JDK."""
     compiler, java = shutil.which("javac"), shutil.which("java")
     if compiler is None or java is None:
         print(
@@ -108,7 +108,7 @@ def install(cache: Path, work: Path) -> Engine:
 
 
 def fetch(java: str, jars: Path, work: Path) -> None:
-    """Resolve Debezium from Maven Central; the folder appears when it is complete."""
+    """Download Debezium from Maven Central; the folder appears when it is complete."""
     ivy = work / "ivy.xml"
     ivy.write_text(IVY.format(VERSION))
     jars.parent.mkdir(parents=True, exist_ok=True)
@@ -144,9 +144,9 @@ def pgcdc(converters: list[str], log: Log, slot: str, target: Path) -> list[str]
 
 
 def measure(command: list[str], target: Path, rows: int) -> Usage:
-    """Run a command to its end, and look at what it writes meanwhile.
+    """Run a command to its end, and watch its file grow meanwhile.
 
-    SystemExit with what it said if it fails, takes forever or doesn't write each row once.
+    SystemExit with its output if it fails, takes too long, or doesn't write each row once.
     """
     said = target.with_suffix(".log")
     start = time.monotonic()
@@ -176,7 +176,7 @@ def count_lines(path: Path) -> int:
 
 
 def run(command: Callable[[str, Path], list[str]], log: Log, target: Path) -> Usage:
-    """Measure one run on a slot copy of its own, and clear up."""
+    """Measure one run with its own copy of the slot, and remove its files."""
     with copy_of_slot(log) as slot:
         usage = measure(command(slot, target), target, log.rows)
     for path in target.parent.iterdir():

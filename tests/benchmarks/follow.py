@@ -1,11 +1,12 @@
-"""How long `pgcdc spark-submit --follow` takes for few changes in some small tables.
+"""How long `pgcdc spark-submit --follow` takes to merge few changes into some small tables.
 
     python tests/benchmarks/follow.py [--merges 12] [--lake delta] [--beside DIR] [--json FILE]
 
-A segment is finished, and the time taken until the merge is reported: so the second that it looks at its
-directory in is part of it. `cpu` is the processor time of the command, Spark and all. What is reported is the
-median of the later half, when Spark is warm, and its ratio to the second merge of all, the first that changes
-rows. With `--beside` another checkout's command follows the same segments, in turn; the ratio is ours to its.
+One segment after the other is finished, and the time until its merge is reported is measured. That includes
+the time until the command looks at its directory, up to a second. `cpu` is the processor time of the command,
+Spark included. The figures are the median of the later half, when Spark is warm, and its ratio to the second
+merge, the first one that changes rows. With `--beside` another checkout's command follows the same segments,
+in turn; the ratio is ours to its.
 """
 
 import argparse
@@ -29,7 +30,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class Follower:
-    """A command that follows a directory of its own."""
+    """A command that follows its own directory."""
 
     running: subprocess.Popen[str]
     directory: Directory
@@ -51,14 +52,14 @@ class Follower:
 
 
 def changed(number: int, at: int, options: argparse.Namespace) -> Changes:
-    """Make a table's rows, then changes to them."""
+    """A table's first rows, or later changes to them."""
     if number == 0:
         return rows(options.rows)
     return changes(options.changes, options.rows, options.rows, seed=number * options.tables + at)
 
 
 def processor_time(root: int) -> float:
-    """Sum up the seconds that a process and its living descendants have used."""
+    """The seconds of processor time that a process and its living descendants have used."""
     parents, used = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,10 +1,10 @@
-"""What becomes of rate and memory as rows, tables or columns grow, beside pg_recvlogical on the same log.
+"""How rate and memory change as rows, tables or columns grow, compared with pg_recvlogical on the same log.
 
     python tests/benchmarks/growth.py [--rows 10000,1000000] [--tables 1,1000] [--columns 1,1600]
 
-Along `--rows` the rows of one transaction grow; along `--tables` and `--columns` the number of values stays
-(`--values`), while they are divided among more tables, or fewer rows of more columns. All is measured as by
-stream.py, over TCP; `--json FILE` keeps it.
+With `--rows` the rows of one transaction grow. With `--tables` and `--columns` the number of values stays the
+same (`--values`), divided among more tables, or among fewer rows of more columns. Everything is measured as
+by stream.py, over TCP; `--json FILE` keeps it.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def tables(number: int) -> Workload:
 
 
 def columns(number: int) -> Workload:
-    """Insert rows of so many columns, in one transaction; as many as a table may have fit a page as int."""
+    """Insert rows of so many columns in one transaction; as int, the most columns of a table fit a page."""
     names = [f"c{place}" for place in range(1, number)]
     declared = "".join(f", {name} int" for name in names)
     values = "".join(f", (g + {place}) % 10000" for place in range(1, number))
@@ -61,7 +61,7 @@ def columns(number: int) -> Workload:
 
 
 def points(options: argparse.Namespace) -> Iterator[tuple[str, int, Workload, int]]:
-    """Give axis, size, what is written, and how many rows of it."""
+    """Yield axis, size, workload, and the number of its rows."""
     for axis in AXES:
         for size in map(int, filter(None, getattr(options, axis).split(","))):
             if axis == "rows":

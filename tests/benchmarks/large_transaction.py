@@ -2,9 +2,9 @@
 
     python tests/benchmarks/large_transaction.py [--rows 1000000] [--runs 3] [--json FILE]
 
-pgcdc reads along while one transaction inserts the rows. What is timed is the transaction itself, and what
-comes when COMMIT has returned: until the first byte is in the file, and until the last row is. The two ways
-take turns, each with a transaction of its own; the ratio is that of streamed to whole.
+pgcdc reads while one transaction inserts the rows. The times are those of the transaction itself, and from
+the return of COMMIT until the first byte and until the last row is in the file. The two ways alternate, each
+with its own transaction; the ratio is that of streamed to whole.
 """
 
 import argparse
@@ -36,7 +36,7 @@ INSERT = "INSERT INTO bench SELECT g, g %% 1000, 'row number ' || g FROM generat
 
 
 class Delay(NamedTuple):
-    """Seconds until the commit's return, while what is streamed is read along; and from there on."""
+    """Seconds until COMMIT returns, and from then on until the first byte and the last row are written."""
 
     until_commit: float
     first_byte: float
@@ -56,7 +56,7 @@ def reading(uri: str, slot: str, file: Path, options: list[str]) -> Iterator[Non
 
 
 def measure(server: EmbeddedServer, rows: int, way: str, folder: Path) -> Delay:
-    """One transaction in a table of its own run, read one way."""
+    """Measure one transaction, read in one way."""
     file = folder / f"{way}.jsonl"
     with psycopg.connect(server.uri(), autocommit=True) as connection:
         connection.execute("TRUNCATE bench")

@@ -2,13 +2,13 @@
 
     python tests/benchmarks/latency.py [--seconds 10] [--rates 500,2000] [--ways jsonl,debezium] [--json FILE]
 
-pgbench keeps up a rate of transactions (of one row each, or TPC-B). Beside it one reader at a time follows
-the log: pg_recvlogical, raw to a file, and pgcdc in each way. The last statement of each transaction puts the
-time into its row; the delay is from then until the row's bytes can be read in the file or the pipe. Into a
-directory rows come at each flush, so that only the processor time counts there.
+pgbench sustains a rate of transactions (of one row each, or TPC-B). Meanwhile one reader at a time follows
+the log: pg_recvlogical, raw into a file, and pgcdc in each way. The last statement of each transaction writes
+the time into its row; the delay is from then until the row's bytes can be read in the file or the pipe. A
+directory gets rows only at each flush, so only the processor time counts there.
 
-`busy` is the reader's processor time as a part of one core. `grows` compares the median delay of the load's
-last quarter to that of its first: a reader that keeps up stays about 1.
+`busy` is the reader's processor time as a fraction of one core. `grows` is the median delay in the load's
+last quarter divided by that in its first: if a reader keeps up, it stays about 1.
 """
 
 import argparse
@@ -82,12 +82,12 @@ PGCDC = {
 }
 HEADINGS = ("reached", "busy", "p50 ms", "p99 ms", "grows")
 LOOK = 0.0003
-"""Seconds between looks at a file."""
+"""Seconds between two looks at a file."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Delays in milliseconds, `None` where nothing can be read meanwhile; `rate` is what pgbench reached."""
+    """Delays in milliseconds, `None` if nothing can be read meanwhile; `rate` is what pgbench reached."""
 
     workload: str
     wanted: int
@@ -100,7 +100,7 @@ class Result:
 
 
 class Watcher(threading.Thread):
-    """Notes when which bytes could be read, of a file that may not be there yet or of a pipe."""
+    """Notes when which bytes of a pipe, or of a file that may not exist yet, could be read."""
 
     def __init__(self, source: Path | int) -> None:
         super().__init__(daemon=True)
@@ -127,7 +127,7 @@ class Watcher(threading.Thread):
         self.join()
 
     def delays(self) -> list[float]:
-        """Give each row's delay in milliseconds, in the order in which they were written."""
+        """Each row's delay in milliseconds, in the order in which the rows were written."""
         found = []
         rest = b""
         for at, data in self.seen:
@@ -166,13 +166,13 @@ def reading(
 
 
 def processor_time(pid: int) -> float:
-    """Read how many seconds a process has used."""
+    """The seconds of processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def load(server: EmbeddedServer, workload: str, rate: int, seconds: int, folder: Path) -> float:
-    """Run pgbench; gives the transactions a second that it reached."""
+    """Run pgbench; return the transactions a second that it reached."""
     script = folder / "script.sql"
     script.write_text(WORKLOADS[workload])
     pgbench = [str(server.bin / "pgbench"), "-n", "-M", "prepared", "-c", "4", "-f", str(script)]

@@ -1,9 +1,9 @@
-"""The page of documentation that tells what runs of this folder's benchmarks measured.
+"""The page of documentation about what runs of this folder's benchmarks measured.
 
     python tests/benchmarks/performance_page.py FILE... > docs/performance.md
 
-They are stream.py, latency.py, growth.py and walsenders.py. Runs compared with the same peer share a section
-if they are named one after the other, and so do those of growth.
+Each FILE is a report of stream.py, latency.py, growth.py or walsenders.py. Runs compared with the same peer
+share a section if they are named one after the other, and so do those of growth.
 """
 
 import json
@@ -61,7 +61,7 @@ def table(title: str, results: list[Result], cell: Callable[[Result], str]) -> I
 
 
 def way(result: Result) -> str:
-    """Name a format, and the connection where it isn't the usual one."""
+    """Name a format, and the connection if it isn't the usual one."""
     return f"{result['format']}{'' if result['connection'] == 'tcp' else ' (socket)'}"
 
 
@@ -70,9 +70,9 @@ def where(report: dict, pairs: int) -> str:
 
 
 def versions(facts: dict) -> str:
-    """Say of what machine the figures are, and whether it had other things to do."""
+    """Describe the machine of the figures, and whether other work ran on it."""
     told = f"PostgreSQL {facts['postgresql']}, Python {facts['python']}, {facts['cores']} cores"
-    # A benchmark that ended just before this one leaves a load, too.
+    # A benchmark that ended just before leaves a load, too.
     busy = facts["load"] > 2 * facts["cores"]
     return f"{told}, while other work ran (a load of {facts['load']:.0f})" if busy else told
 
@@ -82,7 +82,7 @@ def median_of(number: int, what: str) -> str:
 
 
 def beside(report: dict) -> Iterator[str]:
-    """Tell one run of stream.py: where, and its tables."""
+    """Describe one run of stream.py: the machine, and its tables."""
     results = report["results"]
     yield where(report, len(results[0]["pairs"]))
     yield from table("Time", results, lambda result: f"{result['wall_ratio']:.2f}")
@@ -92,7 +92,7 @@ def beside(report: dict) -> Iterator[str]:
 
 
 def latency(report: dict) -> Iterator[str]:
-    """Tell one run of latency.py."""
+    """Describe one run of latency.py."""
     yield f"{versions(report['machine'])}.\n"
     yield "| load | transactions a second | reader | median, ms | 99 of 100 within, ms | processor time |"
     yield "|---|---|---|---|---|---|"
@@ -104,7 +104,7 @@ def latency(report: dict) -> Iterator[str]:
 
 
 def growth(report: dict) -> Iterator[str]:
-    """Tell one run of growth.py: a table for each axis and format."""
+    """Describe one run of growth.py: a table for each axis and format."""
     results = report["growth"]
     yield where(report, len(results[0]["pairs"]))
     for (axis, format_), some in groupby(results, key=lambda result: (result["axis"], result["format"])):
@@ -118,7 +118,7 @@ def growth(report: dict) -> Iterator[str]:
 
 
 def walsenders(report: dict) -> Iterator[str]:
-    """Tell one run of walsenders.py."""
+    """Describe one run of walsenders.py."""
     results = report["walsenders"]
     first = results[0]
     read = f"{first['rows']:,} rows of four tables, {first['format']}"
@@ -157,7 +157,7 @@ def title(report: dict) -> str:
 
 
 def page(reports: list[dict]) -> str:
-    """Write the page, a section for all reports compared with the same."""
+    """Write the page, with one section for consecutive reports of the same title."""
     lines = []
     for name, some in groupby(reports, key=title):
         lines.append(f"## {name}\n")

@@ -1,10 +1,10 @@
-"""How fast pgcdc reads a table before the stream, beside `psql -c 'COPY ... TO STDOUT' >/dev/null`.
+"""How fast pgcdc reads a table before the stream, compared with `psql -c 'COPY ... TO STDOUT' >/dev/null`.
 
     python tests/benchmarks/snapshot.py [--rows 2000000] [--pairs 5] [--formats jsonl] [--workers 1,2]
 
-Both read the same table of one server, in turn. What is timed is the whole life of each process: its start,
-the making of the slot and the fsyncs included. With the table of five columns, whose types all of them know,
-others are measured in the same way: `pg_dump -Fd -j 2`, and where they are installed ADBC's driver
+Both read the same table of one server, in turn. The time is that of the whole life of each process, with its
+start, the creation of the slot, and the fsyncs. With the table of five columns, whose types all of them know,
+others are measured in the same way: `pg_dump -Fd -j 2`, and if they are installed ADBC's driver
 (`adbc-driver-postgresql`) and `connectorx`, each of which writes an Arrow file.
 """
 
@@ -57,7 +57,7 @@ HEAD = ("table", "format", "workers", "rows", "psql s", "pgcdc s", "wall", "cpu"
 
 
 def fill(uri: str, table: str, rows: int) -> int:
-    """Make the table anew; gives how many rows it has."""
+    """Create the table again; return the number of its rows."""
     workload = TABLES[table]
     count = int(rows * workload.share)
     with psycopg.connect(uri, autocommit=True) as connection:
@@ -93,7 +93,7 @@ def other(command: list[str], work: Path) -> Usage:
 
 
 def others(server: EmbeddedServer) -> dict[str, list[str]]:
-    """What reads a table otherwise, as far as it is there: command lines that lack the place to write to."""
+    """Other programs that read a table, if they are installed: command lines without the path to write to."""
     dump = [str(server.bin / "pg_dump"), "-d", server.uri(), "-t", "bench", "-a", "-Fd", "-j", "2", "-f"]
     found = {"pg_dump": dump}
     if find_spec("adbc_driver_postgresql"):

@@ -1,13 +1,13 @@
-"""How fast the Spark job merges, beside a plain Parquet rewrite of the same data written by hand.
+"""How fast the Spark job merges, compared with a plain Parquet rewrite of the same data written by hand.
 
     python tests/benchmarks/spark.py [--parts rewrite,few,growth] [--changes 5000000] [--json FILE]
 
-All is done in one Spark, warm, in turn:
+Everything is done in one warm Spark, in turn:
 
-rewrite: changes of all keys of a table, beside Spark code as one would write it for this table alone: read
-    the same files, keep the newest change of each key, join with the old rows, write Parquet.
-few: a merge of few changes into a large table, beside one that writes anew each file in which a row changes.
-growth: as many rows in many segments, and in many tables, beside one of each.
+rewrite: changes of all keys of a table, compared with Spark code as one would write it for this table alone:
+    read the same files, keep the newest change of each key, join with the old rows, write Parquet.
+few: a merge of few changes into a large table, compared with one that rewrites each file with a changed row.
+growth: as many rows in many segments, and in many tables, compared with one of each.
 """
 
 import argparse
@@ -39,7 +39,7 @@ COPYING = {
     "delta": "'delta.enableDeletionVectors' = 'false', 'delta.autoOptimize.optimizeWrite' = 'false'",
     "iceberg": "'write.merge.mode' = 'copy-on-write'",
 }
-"""Table properties with which a merge writes anew every file in which a row changes."""
+"""Table properties with which a merge rewrites every file in which a row changes."""
 
 COLUMNS = {
     "part": 9,
@@ -94,7 +94,7 @@ class Bench:
         return Directory(path, FORMATS[encoding]())
 
     def load(self, directory: Directory, lake: str) -> Path:
-        """Merge a directory's snapshot into a new warehouse, and keep a copy of that."""
+        """Merge a directory's snapshot into a new warehouse, and keep a copy of it."""
         for folder in (self.work / lake, self.kept(lake)):
             shutil.rmtree(folder, ignore_errors=True)
         self.merge(directory, lake)
@@ -105,7 +105,7 @@ class Bench:
         return self.work / f"kept-{lake}"
 
     def restore(self, lake: str) -> None:
-        """Bring back the warehouse that was loaded, where it was: Iceberg's files name it."""
+        """Put the loaded warehouse back to its old place: Iceberg's files name it."""
         shutil.rmtree(self.work / lake)
         shutil.copytree(self.kept(lake), self.work / lake)
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
@@ -135,7 +135,7 @@ class Bench:
         found.read().write.mode("overwrite").parquet(str(target))
 
     def alternate(self, ours: Callable[[], float], theirs: Callable[[], float]) -> dict[str, float]:
-        """Measure pairs, after one to warm up."""
+        """Measure pairs, after one pair to warm up."""
         pairs = [(theirs(), ours()) for _ in range(self.options.pairs + 1)][1:]
         return {
             "seconds": statistics.median(our for _, our in pairs),
@@ -183,7 +183,7 @@ def measure_rewrite(bench: Bench, lake: str, encoding: str) -> None:
 
 
 def written(warehouse: Path, before: set[Path]) -> float:
-    """Sum up what has been added to a table's files, in MB; its log and metadata don't count."""
+    """The MB that were added to a table's files; its log and metadata don't count."""
     return sum(path.stat().st_size for path in data_files(warehouse) - before) / 1e6
 
 
@@ -217,7 +217,7 @@ def measure_few(bench: Bench, lake: str) -> None:
 
 
 def measure_growth(bench: Bench, lake: str) -> None:
-    """Merge into empty warehouses: only what grows counts."""
+    """Merge into empty warehouses, so that only what grows counts."""
     options = bench.options
     some = rows(options.small)
     one = lambda: merged_anew(bench, lake, [some], ["bench"])  # noqa: E731 - the one to compare with

@@ -1,4 +1,4 @@
-"""Directories for the Spark benchmark: a made-up history, in the files that `pgcdc stream -D` writes."""
+"""Directories for the Spark benchmark: a made-up history, in files like those of `pgcdc stream -D`."""
 
 import json
 import os
@@ -57,7 +57,7 @@ _EPOCH = np.datetime64("2024-01-01T00:00:00.000001")
 
 @dataclass(frozen=True)
 class Changes:
-    """What happens to one table, in order: an operation and an id each."""
+    """What happens to one table, in order: an operation and an id for each change."""
 
     operations: np.ndarray
     ids: np.ndarray
@@ -66,7 +66,7 @@ class Changes:
         return len(self.ids)
 
     def part(self, number: int, of: int) -> "Changes":
-        """Take one of so many parts, at an edge of a transaction."""
+        """Take one of so many parts, which begins and ends at an edge of a transaction."""
         first, last = (len(self) * n // of // _TRANSACTION * _TRANSACTION for n in (number, number + 1))
         last = len(self) if number + 1 == of else last
         return Changes(self.operations[first:last], self.ids[first:last])
@@ -78,7 +78,7 @@ def rows(count: int) -> Changes:
 
 
 def changes(count: int, keys: int, existing: int, seed: int = 1) -> Changes:
-    """Make inserts, updates and deletes of random keys, as each row's state allows; one in ten deletes."""
+    """Make inserts, updates and deletes of random keys that fit each row's state; one in ten is a delete."""
     random = np.random.default_rng(seed)
     ids = random.integers(0, keys, count)
     order = np.argsort(ids, kind="stable")
@@ -142,7 +142,7 @@ class Directory:
         return {**facts, "bytes": size, "crc32": checksum, "schema": schema, "unchanged": False}
 
     def _encoded(self, table: TableSchema, some: Changes) -> Iterator[tuple[TableSchema, bytes]]:
-        """Give the file's bytes but for its end, and the table as the format describes it."""
+        """Yield the file's bytes without its end, and the table as the format describes it."""
         if self.encoding.restartable is not None:
             self.encoding.restartable.restart("pg", self.last.get(table.display))
         for first in range(0, len(some), _SLICE):
@@ -153,7 +153,7 @@ class Directory:
         self.last[table.display] = LastCommit(Lsn(self.lsn), 0)
 
     def _slice(self, table: TableSchema, part: Changes) -> Slice:
-        """Stamp whole transactions, each beyond the one before."""
+        """Stamp whole transactions, each one after the last."""
         number = np.arange(len(part))
         begun = self.lsn + 64 * _TRANSACTION * (number // _TRANSACTION)
         commits = begun + _TO_COMMIT
@@ -187,7 +187,7 @@ def _end(index: int, commit: int, micros: int) -> Stamp:
 
 
 def _values(part: Changes, salt: int) -> list[pa.Array]:
-    """Give rows as PostgreSQL's text; `salt` makes each version another."""
+    """Rows as PostgreSQL's text; `salt` makes the values of each version different."""
     ids = pa.array(part.ids).cast("string")
     versions = pa.array(np.arange(salt, salt + len(part))).cast("string")
     notes = pc.binary_join_element_wise("row number", ids, versions, " ")

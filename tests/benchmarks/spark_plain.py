@@ -1,4 +1,4 @@
-"""What one would write by hand for the benchmark's table, and nothing else: the measure of the merge job."""
+"""What one would write by hand for the benchmark's table alone, to compare the merge job with."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-# Spark's Python workers don't find this module.
+# Spark's Python workers can't import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 _VALUES = ("a", "b", "c", "ts")
@@ -32,7 +32,7 @@ def rewrite(spark: SparkSession, encoding: str, paths: list[str], old: Path, new
 
 
 def _lines(spark: SparkSession, paths: list[str]) -> DataFrame:
-    """Read JSON lines; an LSN's halves sort as texts of one length."""
+    """Read JSON lines; an LSN's halves are padded to one length, so that they sort as text."""
     schema = f"op string, commit_lsn string, seq bigint, old struct<id bigint>, new struct<{_ROW}>"
     high, low = (F.lpad(F.split_part("commit_lsn", F.lit("/"), F.lit(part)), 8, "0") for part in (1, 2))
     return (
@@ -55,7 +55,7 @@ def _arrow(spark: SparkSession, paths: list[str]) -> DataFrame:
 
 
 class ArrowFiles(DataSource):
-    """Each file is a partition."""
+    """A data source in which each file is a partition."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,7 +69,7 @@ class ArrowFiles(DataSource):
 
 
 class ArrowFilesReader(DataSourceReader):
-    """Gives record batches as they are in the files."""
+    """Yields record batches as they are in the files."""
 
     def __init__(self, paths: list[str], names: list[str]) -> None:
         self.paths, self.names = paths, names

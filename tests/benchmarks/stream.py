@@ -1,13 +1,14 @@
-"""How fast pgcdc streams, beside pg_recvlogical on the same log.
+"""How fast pgcdc streams, compared with pg_recvlogical on the same log.
 
     python tests/benchmarks/stream.py [--rows 1000000] [--pairs 5] [--formats jsonl,arrow] [--json FILE]
 
-With --against null pg_recvlogical throws away what it gets, which is the rate of the server alone; with
+With --against null pg_recvlogical discards what it receives, which shows the rate of the server alone; with
 --against wal2json the server prints JSON by that plugin (PostgreSQL 15 of Debian).
 
 Both read the same transactions from copies of one slot, in turn, up to the same end position, into files on
-the same file system. What is timed is the whole life of each process, its start included. The log ends with
-one more transaction beyond the end position, so that neither waits for a keepalive to learn that it is done.
+the same file system. The time is that of the whole life of each process, its start included. The log ends
+with one more transaction beyond the end position, so that neither waits for a keepalive to learn that it has
+reached the end.
 
 Over TCP, as from another host, the kernel has room for what the server sends while we decode; a Unix socket
 holds some 250 rows.
@@ -52,7 +53,7 @@ SETTINGS = {
     "autovacuum": "off",
 }
 ROW = re.compile(rb'[IUD]\0\0(?:..[NO]|.?\n)|\{"(?:(?:op|action)":"[IUD]|topic)"', re.DOTALL)
-"""How a row's line begins: in raw output its tag, a small OID (in which a line may end) and a tuple."""
+"""How a row's line begins; in raw output with a tag, a small OID (in which a line may end), and a tuple."""
 DEBEZIUM = [
     "--format",
     "debezium",
@@ -83,7 +84,7 @@ PGCDC = {
 
 @dataclass(frozen=True)
 class Peer:
-    """What pg_recvlogical asks a plugin for, and whether it keeps what it gets."""
+    """The plugin and options for pg_recvlogical, and whether it keeps what it receives."""
 
     plugin: str
     options: tuple[str, ...]
@@ -100,7 +101,7 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process took: seconds and MB."""
+    """What one process used: seconds and MB."""
 
     wall: float
     cpu: float
@@ -109,7 +110,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Log:
-    """Transactions waiting in a slot, up to an end position; `uri` is how they are read."""
+    """Transactions that wait in a slot, up to an end position; `uri` is the way to read them."""
 
     name: str
     connection: str
@@ -153,7 +154,7 @@ def uri(server: Server, database: str, connection: str, port: int) -> str:
 
 
 def write_log(uris: Callable[[str, str], str], name: str, workload: Workload, rows: int) -> Log:
-    """Make a database of this name with a slot, and so many of a workload's rows, or its share of them."""
+    """Make a database of this name with a slot, and write a workload's share of so many rows."""
     rows = int(rows * workload.share)
     with psycopg.connect(uris("postgres", "socket"), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")
@@ -184,7 +185,7 @@ def copy_of_slot(log: Log, plugin: str, end: str = "copy") -> Iterator[str]:
 
 
 def recvlogical(program: Sequence[str], peer: Peer, log: Log, slot: str, target: Path) -> list[str]:
-    """Make the command line of pg_recvlogical, or of what stands in for it."""
+    """The command line of pg_recvlogical, or of a program that replaces it."""
     options = [word for option in peer.options for word in ("-o", option)]
     stop = ["--no-loop", "--endpos", log.end]
     file = str(target) if peer.keeps else os.devnull
@@ -199,7 +200,7 @@ def pgcdc(format_: str, log: Log, slot: str, target: Path) -> list[str]:
 
 
 def measure(command: list[str], log: Path) -> Usage:
-    """Run a command to its end; SystemExit with what it said if it fails or takes forever."""
+    """Run a command to its end; SystemExit with its output if it fails or takes too long."""
     start = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
@@ -220,7 +221,7 @@ def measure(command: list[str], log: Path) -> Usage:
 
 
 def rows_in(target: Path) -> int:
-    """Count the rows that a run has left, by its own manifest or, in one file, by lines or messages."""
+    """Count the rows that a run has written: by its manifest or, in one file, by lines or messages."""
     if target.is_dir():
         lines = (target / "manifest.jsonl").read_text().splitlines()
         files = [file for line in lines for file in json.loads(line)["files"]]
@@ -230,7 +231,7 @@ def rows_in(target: Path) -> int:
 
 
 def run(command: Callable[[str, Path], list[str]], plugin: str, log: Log, target: Path) -> Usage:
-    """Measure one run on a slot copy of its own, look whether it brought all rows, and clear up."""
+    """Measure one run with its own copy of the slot, check that all rows are there, and clear up."""
     with copy_of_slot(log, plugin) as slot:
         usage = measure(command(slot, target), target.with_suffix(".log"))
     if target.exists() and (rows := rows_in(target)) != log.rows:
@@ -240,10 +241,10 @@ def run(command: Callable[[str, Path], list[str]], plugin: str, log: Log, target
 
 
 def clear_up(target: Path) -> None:
-    """Put aside what a run has left, in files that are empty now; all goes at the end.
+    """Empty the files of a run and move them away; they are removed at the end.
 
-    For minutes after files are removed, ext4 passes over the inodes of each whenever a file is made: a second
-    run into a thousand tables would take twice the first one's time, and one into a single file would not.
+    For minutes after files are removed, ext4 passes over the inode of each one whenever it creates a file. A
+    second run into a thousand tables would take twice as long, and one into a single file would not.
     """
     for path in target.parent.rglob("*"):
         if path.is_file():
@@ -254,7 +255,7 @@ def clear_up(target: Path) -> None:
 
 @dataclass(frozen=True)
 class Pairing:
-    """One format of ours, beside one peer, in this folder."""
+    """One of our formats, and one peer to compare it with, in this folder."""
 
     format: str
     peer: Peer

@@ -1,4 +1,4 @@
-"""What waits in the slot when a client is timed: tables, and the changes to them."""
+"""The tables and changes that wait in the slot when a client is timed."""
 
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -65,10 +65,10 @@ ROUND_ROBIN = """DO $$ BEGIN FOR g IN {} .. {} LOOP
 
 @dataclass(frozen=True)
 class Workload:
-    """`share` of the rows that were asked for, in transactions of so many (0: one transaction).
+    """`share` of the requested rows, in transactions of so many (0: one transaction).
 
-    `table` makes the tables, with `{rows}` rows in them where it says so. `change` makes the rows from one
-    number to another; with `commits` it ends the transactions by itself.
+    `table` makes the tables, with rows if it contains `{rows}`. `change` makes the rows from one number to
+    another; with `commits` it also ends the transactions.
     """
 
     what: str
@@ -79,11 +79,11 @@ class Workload:
     commits: bool = False
 
     def transactions(self, rows: int) -> range:
-        """Give the number of each transaction's first row."""
+        """The number of each transaction's first row."""
         return range(1, rows + 1, self.rows_a_transaction or rows)
 
     def statements(self, rows: int) -> list[str]:
-        """Give what makes so many rows."""
+        """The statements that make so many rows."""
         if self.commits:
             return [self.change.format(self.rows_a_transaction, rows + self.rows_a_transaction)]
         starts = self.transactions(rows)
@@ -91,7 +91,7 @@ class Workload:
 
 
 def inserts(what: str, columns: list[tuple[str, str]], share: float) -> Workload:
-    """Insert rows of these columns, each a type and what its value is made with, in one transaction."""
+    """Insert rows of these columns, each a type and the expression of its value, in one transaction."""
     types = ", ".join(f"c{number} {type_}" for number, (type_, _) in enumerate(columns))
     values = ", ".join(value for _, value in columns)
     insert = f"INSERT INTO bench SELECT g, {values} FROM generate_series({{}}, {{}}) g"

@@ -1,4 +1,4 @@
-"""The benchmarks of growth and of several walsenders still run, on a small scale."""
+"""The benchmarks of growth and of several walsenders run, on a small scale."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The benchmark still runs, on a small scale; its numbers are nobody's promise here."""
+"""The benchmark runs, on a small scale; its numbers are not checked."""
 
 import json
 import subprocess

@@ -1,10 +1,10 @@
-"""What several processes read, each a part of the tables by a slot of its own, beside one that reads all.
+"""How fast several processes read, each a part of the tables with its own slot, compared with one process.
 
     python tests/benchmarks/walsenders.py [--rows 1000000] [--processes 1,2,4] [--runs 3] [--json FILE]
 
 The rows of the log are of four tables in turn. Each walsender decodes all of it, and sends what its
-publications have. Every way reads the same log, in turn; what is timed begins with the first process and ends
-with the last one's end.
+publications have. Every way reads the same log, in turn. The time is from the start of the first process to
+the end of the last one.
 """
 
 import argparse
@@ -50,12 +50,12 @@ WORKLOAD = Workload("four tables, 1,000 rows a transaction", MAKE, INSERT, 1000)
 
 
 def publications(processes: int, number: int) -> list[str]:
-    """Say which publications one of so many processes reads."""
+    """The publications that one of so many processes reads."""
     return [f"part_{table}" for table in range(TABLES) if table % processes == number]
 
 
 def measure(log: Log, processes: int, format_: str, work: Path) -> float:
-    """Read all of the log by so many processes; gives the seconds that took."""
+    """Read all of the log with so many processes; return the seconds that it took."""
     with ExitStack() as stack:
         slots = [
             stack.enter_context(copy_of_slot(log, "pgoutput", str(number))) for number in range(processes)

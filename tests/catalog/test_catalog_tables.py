@@ -1,4 +1,4 @@
-"""Tables as the catalog completes them, from the relation messages that the server really sends."""
+"""Tables as the catalog completes them, from relation messages of a real server."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def catalog(database):
 
 
 def relations(database, *statements, publication="FOR ALL TABLES") -> list[Relation]:
-    """The relation messages that these statements make the server send."""
+    """The relation messages that the server sends because of these statements."""
     database.execute(f"CREATE PUBLICATION p {publication}")
     slot = database.create_slot()
     with database.connection.transaction():
@@ -92,7 +92,7 @@ def test_domains_resolve_to_their_base_with_its_typmod(database, catalog):
 
 
 def test_a_column_that_is_added_again_makes_another_version(database, catalog):
-    """Its relation message is the same. Where names have left their order it isn't known what they were."""
+    """The relation message stays the same. If its names are in another order now, no position is known."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
     [relation] = relations(database, "INSERT INTO t VALUES (1)")
     [before] = catalog.describe([relation])

@@ -1,4 +1,4 @@
-"""Every fault that the doctor names: found, mended by the very statements that it gives, and gone."""
+"""Each problem that the doctor finds is fixed by the statements that it prints."""
 
 import contextlib
 import uuid
@@ -26,7 +26,7 @@ def problems(*arguments, **options):
 
 
 def mend(database, check, *publications, restart=False, **options):
-    """Run the statements of the one finding of this kind, after which there is none."""
+    """Run the statements of the only finding of this kind, and check that it is gone."""
     found = [one for one in findings(database, *publications, **options) if one.check == check]
     [finding] = [one for one in found if one.level != "ok"]
     assert finding.statements
@@ -36,7 +36,7 @@ def mend(database, check, *publications, restart=False, **options):
     if restart:
         assert "restart" in finding.advice
         database.server.pg_ctl("restart", "-m", "fast")
-    # A new setting takes a moment to be everywhere.
+    # A new setting takes a moment to reach every process.
     wait_until(lambda: check not in [one for one, _, _ in problems(database, *publications, **options)])
     return finding
 
@@ -49,7 +49,7 @@ def alter_system(database, name, value):
 
 @contextlib.contextmanager
 def altered(database, name, value):
-    """A setting of the server, reset in the end."""
+    """Change a setting of the server, and reset it at the end."""
     alter_system(database, name, value)
     try:
         yield
@@ -60,7 +60,7 @@ def altered(database, name, value):
 
 @pytest.fixture
 def own_database(own_server):
-    """Make a database on a server of its own, with settings that other tests could not live with."""
+    """A function that makes a database on its own server, with settings that other tests can't use."""
     made = []
 
     def make(**settings):
@@ -228,7 +228,7 @@ def test_keys_that_may_be_null(database18):
     database18.execute("CREATE TABLE t (id int, n int); CREATE UNIQUE INDEX u ON t (id)")
     database18.execute("ALTER TABLE t ADD CONSTRAINT known NOT NULL id NOT VALID")
     database18.execute("CREATE PUBLICATION pub FOR TABLE t")
-    # Such an index is not proposed to be the replica identity.
+    # An index on such a key is not proposed as the replica identity.
     (statement,) = next(one.statements for one in findings(database18) if one.check == "replica-identity")
     assert statement == 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;'
     database18.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX u")
@@ -303,7 +303,7 @@ def test_a_slot_that_nobody_reads(own_database):
 
 
 def advanced(database, slot):
-    """What is running is in the log behind each checkpoint: from there on a slot needs it."""
+    """Advance a slot; its restart_lsn moves to a record of running transactions, as CHECKPOINT writes it."""
     database.execute("CHECKPOINT")
     return database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,))
 

@@ -1,4 +1,4 @@
-"""pgcdc as its users meet it: a process with arguments, an exit status and two streams of text."""
+"""pgcdc as its users run it: a process with arguments, an exit status, and two streams of text."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ class Ran:
 
 @pytest.fixture
 def pgcdc(tmp_path) -> Callable[..., Ran]:
-    """Run pgcdc in an empty directory, with nothing of this machine's environment that it would heed."""
+    """Run pgcdc in an empty directory, without variables of this environment that it would read."""
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("PG", "PGCDC_", "NO_COLOR"))
     }
@@ -44,7 +44,7 @@ def pgcdc(tmp_path) -> Callable[..., Ran]:
 
 @pytest.fixture
 def refused(pgcdc) -> Callable[..., None]:
-    """Run pgcdc, which must refuse with exactly this status, line and hint, and print no data."""
+    """Run pgcdc, which must fail with exactly this status, error line and hint, and print no data."""
 
     def check(*arguments: object, status: int, error: str, hint: str, **settings: object) -> None:
         ran = pgcdc(*arguments, **settings)

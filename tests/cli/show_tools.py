@@ -1,4 +1,4 @@
-"""A shop with every kind of change behind its slot, and how to look at what was written of it."""
+"""A shop and a slot with every kind of change, and `pgcdc show` of what was written."""
 
 TABLES = """
 CREATE TABLE orders (
@@ -32,7 +32,7 @@ CHANGES = [
 
 
 def with_changes(database):
-    """A slot with every kind of change behind it."""
+    """Make every kind of change, which the database's slot then has."""
     database.execute(TABLES)
     database.slot = database.create_slot()
     for change in CHANGES:

@@ -1,4 +1,4 @@
-"""Finished Arrow files, as those open them who never heard of pgcdc."""
+"""Finished Arrow files can be opened by readers that don't know pgcdc."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Completion in bash, zsh and fish: what pgcdc has, and what a server or a directory has."""
+"""Completion in bash, zsh and fish: of pgcdc's words, and of names in a server or a directory."""
 
 import os
 import shutil
@@ -81,7 +81,7 @@ def test_a_shell_completes_every_command_and_option(shell, path, command, tmp_pa
         assert complete(shell, [*path, ""], tmp_path) == members
     options = {name for p in command.params if p.param_type_name == "option" for name in p.opts}
     if shell == "fish":
-        # Its own completion of a lone dash offers short and long names.
+        # After a single dash, fish itself offers both short and long names.
         assert options <= complete(shell, [*path, "-"], tmp_path)
     else:
         assert options | {"-?", "--help"} <= complete(shell, [*path, "-"], tmp_path)
@@ -118,7 +118,7 @@ WEIRD = "a $(touch b)"
 
 @pytest.fixture
 def shop(database18):
-    """A database with one of each."""
+    """A database with a publication and a few tables, some with strange names."""
     database18.execute("CREATE SCHEMA depot; CREATE TABLE depot.orders (id int); CREATE PUBLICATION news")
     database18.execute(f'CREATE TABLE "{WEIRD}" (id int); CREATE TABLE "two\nlines" (id int)')
     return database18

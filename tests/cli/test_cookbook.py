@@ -1,4 +1,4 @@
-"""What docs/cookbook.md shows is what comes, but for positions, times and transactions."""
+"""The commands of docs/cookbook.md print what it shows, except for positions, times and transactions."""
 
 import re
 import subprocess
@@ -22,13 +22,13 @@ OF_THIS_RUN = re.compile(r"\b[0-9A-F]+/[0-9A-F]+\b|\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=
 
 
 def of_any_run(text):
-    """What a command prints without what is another in each run, which a column's width follows."""
+    """A command's output without what differs in each run, and without the blanks that depend on it."""
     return OF_THIS_RUN.sub("-", re.sub(r"^ +|(?<= ) +", "", text.rstrip(), flags=re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
 def kitchen(servers, tmp_path_factory):
-    """A folder with both directories in it."""
+    """A folder with both of the cookbook's directories."""
     folder = tmp_path_factory.mktemp("kitchen")
     shop = Database(servers[18])
     shop.execute("CREATE TABLE orders (id int PRIMARY KEY, customer text, total numeric(10,2))")

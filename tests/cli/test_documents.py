@@ -1,4 +1,4 @@
-"""The documents name files that are there and fields that are printed, and make a site."""
+"""The documents name files that exist and fields that are printed, and a site can be built from them."""
 
 import json
 import os
@@ -48,14 +48,14 @@ def test_they_make_a_site_that_needs_no_other(tmp_path):
 
 
 def printed_fields(content):
-    """Every name in what was printed, however deep."""
+    """Every name in JSON output, at any depth."""
     if isinstance(content, dict):
         return set(content).union(*map(printed_fields, content.values()))
     return set().union(*map(printed_fields, content)) if isinstance(content, list) else set()
 
 
 def documented_fields(heading):
-    """What stands in backticks in that part of the page, of paths the last word."""
+    """The words in backticks in this section of the page; of paths, the last word."""
     section = (ROOT / "docs" / "json.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return {path.rpartition(".")[2] for path in re.findall(r"`([\w.\[\]]+)`", section)}
 

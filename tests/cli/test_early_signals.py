@@ -1,4 +1,4 @@
-"""Signals that come before a command can handle them."""
+"""Signals that arrive before a command can handle them."""
 
 import signal
 import subprocess

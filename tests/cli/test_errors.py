@@ -1,4 +1,4 @@
-"""What becomes of errors of every kind, and of commands whose packages are missing."""
+"""How errors of every kind are printed, and what happens if a command's package is missing."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from pgcdc_cli.errors import ErrorKind
 
 
 def run_with(raising, *arguments, cwd=None):
-    """Run `pgcdc slot list` with a catalog that raises what `raising` says."""
+    """Run `pgcdc slot list` with a catalog that executes the statement `raising`."""
     program = textwrap.dedent(
         f"""
         import sys
@@ -74,7 +74,7 @@ def test_log_records_are_lines_without_passwords_as_loud_as_asked_for():
 
 
 def run_without(package, *arguments, cwd):
-    """Run pgcdc where a package isn't installed."""
+    """Run pgcdc as if a package weren't installed."""
     program = f"import sys; sys.modules[{package!r}] = None; from pgcdc_cli.cli.app import main; main()"
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=cwd

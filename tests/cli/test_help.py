@@ -1,4 +1,4 @@
-"""Help, manual pages and completions: every command and option is in all of them, and they are up to date."""
+"""Every command and option is in the help, the manual pages and the completions, all of them up to date."""
 
 import json
 import os
@@ -202,7 +202,7 @@ def test_the_generator_mends_what_is_missing_changed_or_left_over(tmp_path):
 
 
 def imported(*arguments):
-    """Run pgcdc, and name what it imported."""
+    """Run pgcdc, and return the names of the modules that it imported."""
     program = "import sys; from pgcdc_cli.cli.app import run; run(sys.argv[1:]); print(*sys.modules)"
     command = [sys.executable, "-c", program, *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -210,7 +210,7 @@ def imported(*arguments):
 
 
 def slow(*arguments):
-    """Run pgcdc, and name what is slow of what it imported."""
+    """Run pgcdc, and return the names of slow modules that it imported."""
     packages = {"numpy", "psycopg", "pyarrow", "pydantic", "pyspark", "rich"}
     return imported(*arguments) & (packages | {"pgcdc_cli.changes.table"})
 

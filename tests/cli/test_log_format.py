@@ -1,4 +1,4 @@
-"""`--log-format`: what is said on standard error, an object a line, or with time and level before it."""
+"""`--log-format`: messages on standard error as JSON objects, or as text with or without time and level."""
 
 import json
 import os
@@ -15,7 +15,7 @@ FIELDS = ["time", "level", "program", "message"]
 
 
 def said(text):
-    """The objects, of which each has a time with its zone."""
+    """The messages as objects; each must have a time with a zone."""
     found = [json.loads(line) for line in text.splitlines()]
     assert all(datetime.fromisoformat(one["time"]).tzinfo for one in found)
     return found
@@ -43,7 +43,7 @@ LOST = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE 
 
 @contextmanager
 def streaming(shop, folder, *options, **variables):
-    """A stream that has confirmed something; gives what kills its session, and its log, whole behind it."""
+    """Run a stream that has confirmed something; yield what kills its session, and its log file."""
     slot = shop.copy_slot(shop.slot)
     given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-D", "d", "--progress", "-F", "0.2")
     environment = {name: value for name, value in os.environ.items() if name != "PGCDC_LOG_FORMAT"}
@@ -86,7 +86,7 @@ TIMED = re.compile(r"(\S+Z) pgcdc: error: could not connect to the server: .*\n(
 
 @pytest.fixture
 def said_by(tmp_path):
-    """What a command line says, into a file or `errors`; `before` it, the shell does that."""
+    """Run a command line after the shell command `before`; return its standard error if `errors` is None."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "JOURNAL"))}
 
     def run(line, errors=None, before="", **variables):
@@ -122,7 +122,7 @@ def test_so_does_what_is_asked_for_text(said_by):
 def test_so_does_the_journal_which_has_the_time(said_by):
     journal = 'export JOURNAL_STREAM="$(stat -L -c %d:%i /dev/stderr)"; '
     assert ERROR.fullmatch(said_by(NO_SERVER, before=journal))
-    # Another stream is the journal, and this one a file.
+    # The variable names another file as the journal, and this standard error is not that file.
     assert TIMED.fullmatch(said_by(NO_SERVER, JOURNAL_STREAM="1:2"))
 
 

@@ -1,4 +1,4 @@
-"""Names that are no text: who looks is shown them."""
+"""Names that aren't valid text are still shown by every command that looks at them."""
 
 import json
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ CATALOG = (
 
 @pytest.fixture(params=BYTES)
 def odd(encoded, request):
-    """A database whose names have bytes that are no text, written as ~ here."""
+    """A database whose names have bytes that aren't valid text, written as ~ here."""
     database = encoded(request.param)
     database.bytes = BYTES[request.param]
     for statement in CATALOG:
@@ -60,7 +60,7 @@ def test_a_publication_that_cannot_be_named_is_to_be_renamed(odd, refused):
 
 
 def test_a_snapshot_says_what_it_cannot_name_and_reads_the_rest(odd, pgcdc, refused):
-    """No statement of the snapshot could name it: what of it is no text is no matter of --invalid-text."""
+    """No statement of the snapshot could contain such a name, whatever --invalid-text says."""
     snapshot = ("snapshot", "-d", odd.uri, "-f", "-", "--invalid-text", "escape")
     without = ("--publication", "pub", "--exclude-table", "public.t?*", "--exclude-table", "s*.u")
     hint = "no statement can name it: rename it, or leave it out, with --exclude-table or --exclude-column"
@@ -116,7 +116,7 @@ def test_peek_says_which_publication_it_leaves_out(odd, pgcdc):
 
 @contextmanager
 def shared_names(ascii_database):
-    """A role, and a database with a slot, whose names are no text to any database of the server."""
+    """A role, and a database with a slot, whose names aren't valid text in any database of the server."""
     name, slot = f"r_{ascii_database.name}".encode() + b"\xe9", new_slot_name()
     ascii_database.send(b'CREATE ROLE "%b" SUPERUSER' % name)
     ascii_database.send(b'CREATE DATABASE "%b" TEMPLATE template0' % ascii_database.name.upper().encode())

@@ -293,7 +293,7 @@ def test_a_missing_configuration_file_is_named(refused):
     ],
 )
 def test_an_empty_name_is_none(pgcdc, tmp_path, line, name):
-    """As it comes of `-D "$UNSET"`."""
+    """Such a name is the result of `-D "$UNSET"`."""
     ran = pgcdc(*line, env={"PGHOST": "/nowhere"})
     assert (ran.status, ran.out, list(tmp_path.iterdir())) == (2, "", [])
     assert ran.err.startswith(f"pgcdc: error: could not read the command line: {name}: the name is empty\n")

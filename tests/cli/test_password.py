@@ -1,4 +1,4 @@
-"""Passwords are asked for on a terminal only, reach the server, and are never shown."""
+"""Passwords are asked for only on a terminal, reach the server, and are never shown."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ DENIED = b"SFATAL\0C28P01\0Mno, not that\0\0"
 
 
 class Doorkeeper(threading.Thread):
-    """A server that wants a password (protocol: "Message Formats") and is content with none."""
+    """A server that asks for a password (protocol: "Message Formats") and accepts none."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -57,7 +57,7 @@ def doorkeeper():
 
 
 def read_until(stream, end):
-    """Read up to `end`, or all there is."""
+    """Read up to `end`, or to the end of the stream."""
     text = ""
     while not text.endswith(end) and (character := stream.read(1)):
         text += character
@@ -66,7 +66,7 @@ def read_until(stream, end):
 
 @pytest.fixture
 def ask(doorkeeper, tmp_path):
-    """Run `pgcdc slot list` and type an answer; `terminal` says whether there is anybody to ask."""
+    """Run `pgcdc slot list` and type an answer; without `terminal` it can't ask anybody."""
 
     def run(*arguments, terminal=True, env=None):
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
@@ -83,7 +83,7 @@ def ask(doorkeeper, tmp_path):
         )
         os.close(keyboard)
         err = read_until(process.stderr, "Password: ")
-        # Not before: what was typed ahead is thrown away.
+        # Typed only now, because input before the question is discarded.
         os.write(controller, f"{SECRET}\n".encode())
         out, rest = process.communicate(timeout=60)
         os.close(controller)

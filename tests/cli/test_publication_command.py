@@ -1,4 +1,4 @@
-"""`pgcdc publication` against real servers, and how --table is read."""
+"""`pgcdc publication` against real servers, and how the argument of --table is parsed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`pgcdc recvlogical` in pg_recvlogical's place. What both show alike is asked of the original, too."""
+"""`pgcdc recvlogical` in place of pg_recvlogical; what both have in common is checked with it, too."""
 
 import re
 import signal
@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("whose", ["ours", "theirs"])
 
 @dataclass(frozen=True)
 class Node:
-    """A database with a table, the plugin that its server has, and pg_recvlogical of its version and ours."""
+    """A database with a table, its server's plugin, and two programs: pg_recvlogical and ours."""
 
     database: Database
     plugin: str
@@ -50,7 +50,7 @@ class Node:
         return slot
 
     def fetched(self, slot: str, *arguments: object, whose: str = "ours") -> bytes:
-        """Stream what there is to standard output."""
+        """Stream what there is to standard output, and return it."""
         end = self.end()
         return self.succeed(
             "-S", slot, "--start", *self.options, "-E", end, "-n", "-f", "-", *arguments, whose=whose
@@ -188,7 +188,7 @@ def test_an_option_wins_over_the_connection_string(node, whose, option, value):
 @pytest.mark.parametrize("option", ["--help", "-?", "--version", "-V"])
 def test_help_and_version_are_on_standard_output(option, whose, link, server18):
     program = link if whose == "ours" else server18.bin / "pg_recvlogical"
-    # What follows the first word doesn't count.
+    # Arguments after the first one are ignored.
     ran = subprocess.run([program, option, "--nothing"], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "pg_recvlogical" in ran.stdout
@@ -232,7 +232,7 @@ def test_the_output_is_byte_for_byte_that_of_pg_recvlogical(node):
 
 @pytest.mark.parametrize("version", [15])
 def test_values_are_written_as_the_database_has_them(node):
-    """Time zone, dates and names of types are those of pg_recvlogical's session."""
+    """Time zone, dates and names of types are the same as in pg_recvlogical's session."""
     name = node.database.name
     node.database.execute(f"ALTER DATABASE {name} SET TimeZone = 'Asia/Tokyo'")
     node.database.execute(f"ALTER DATABASE {name} SET DateStyle = 'German'")
@@ -291,7 +291,7 @@ def test_a_slot_is_dropped_without_the_name_of_a_database(node, version, whose):
         pytest.skip("before 17, pg_recvlogical asks for one")
     slot = node.created()
     host = node.database.uri.partition("host=")[2]
-    # Nor is there a database by the name of the user.
+    # There is no database with the user's name either.
     line = [node.programs[whose], "-h", host, "-U", "nobody_s_database", "-S", slot, "--drop-slot"]
     node.database.execute("CREATE ROLE nobody_s_database LOGIN REPLICATION")
     try:
@@ -379,7 +379,7 @@ def test_without_a_loop_a_lost_connection_is_an_error(node, loop, tmp_path):
 @BOTH
 @pytest.mark.parametrize("version", [15, 18])
 def test_a_transaction_that_begins_where_the_end_is_stays_there(node, whose):
-    """One transaction's end is where the next one's first record lies."""
+    """The end of a transaction is the position where the next one's first record begins."""
     slot = node.created()
     node.insert(1, 1)
     end = node.end()
@@ -482,7 +482,7 @@ def test_a_plugin_that_the_server_does_not_allow_is_told_with_the_setting(node):
 
 @pytest.mark.parametrize("version", [18])
 def test_a_start_position_that_the_server_has_not_written_moves_no_slot(node):
-    """All up to there would be skipped for good, also what is written tomorrow."""
+    """Everything before that position would be skipped for good, even changes that are made later."""
     slot = node.created()
     before = node.slot(slot, "confirmed_flush_lsn")
     ran = node.run("-S", slot, "--start", *node.options, "-n", "-f", "-", "-I", "7FFFFFFF/0", "-E", "0/2")
@@ -519,7 +519,7 @@ def test_verbose_tells_of_start_and_end(node, whose):
     end = node.end()
     ran = node.run("-S", slot, "--start", *node.options, "-n", "-v", "-f", "-", "-E", end, whose=whose)
     said = [line.removeprefix("pg_recvlogical: ") for line in ran.stderr.decode().splitlines()]
-    # The server's version decides whether a zero stands before the second half.
+    # Whether the second half has leading zeros depends on the server's version.
     assert re.fullmatch(rf"starting log streaming at 0/0+ \(slot {slot}\)", said[0])
     assert said[1] == "streaming initiated"
     confirming = r"confirming write up to \w+/\w+, flush to \w+/\w+ \(slot .*\)"

@@ -1,4 +1,4 @@
-"""`pgcdc show`: what streams wrote comes out again, in order and the same from every format."""
+"""`pgcdc show` prints what streams wrote, in order, and the same from every format."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from pgcdc_cli.reader.directory_reader import read_directory
 
 @pytest.fixture
 def lines(stream):
-    """The changes as one stream of JSON lines."""
+    """The slot's changes as JSON lines."""
     return stream("-f", "-", "--format", "jsonl")
 
 
@@ -111,7 +111,7 @@ def test_table_patterns_and_limit(stream, lines, pgcdc):
 
 @pytest.mark.parametrize("where", ["d", "all.jsonl"])
 def test_a_pattern_that_fits_no_table_is_an_error_behind_what_others_show(stream, lines, pgcdc, where):
-    """Unless --limit left something unread, in which the table may be."""
+    """It isn't if --limit left something unread, because the table may be there."""
     stream("-D", "d")
     stream("-f", "all.jsonl")
     both = ("show", where, "--table", "*.items", "--table", "*.itmes")
@@ -137,7 +137,7 @@ def test_pretty_is_for_people(stream, pgcdc):
 
 
 def on_a_terminal(arguments, cwd, *, program=PGCDC, **env):
-    """Run pgcdc with a terminal as standard output; gives what reached it."""
+    """Run pgcdc with a terminal as standard output; return what reached it."""
     controller, terminal = os.openpty()
     clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     process = subprocess.Popen(
@@ -173,7 +173,7 @@ def test_on_a_terminal_it_goes_through_the_pager(stream, tmp_path):
     assert on_a_terminal(["show", "d"], tmp_path, PAGER="sed s/^/|/") == "".join(
         f"|{line}" for line in whole.splitlines(keepends=True)
     )
-    # The reader leaves early, isn't there, or does without.
+    # A pager that ends early, one that only copies, and one that doesn't exist.
     assert on_a_terminal(["show", "d"], tmp_path, PAGER="head -n 1") == whole.splitlines(keepends=True)[0]
     for pager in ("cat", "/nowhere/less"):
         assert on_a_terminal(["show", "d"], tmp_path, PAGER=pager) == whole
@@ -184,9 +184,9 @@ IN_A_SHELL = "trap : INT; stty -a >before; {} 2>errors; echo $? >status; stty -a
 
 @contextmanager
 def typed(tmp_path, *arguments, **env):
-    """Run pgcdc under a shell with a terminal of its own, as in a window.
+    """Run pgcdc under a shell with its own terminal, as in a window.
 
-    Gives two functions: one types keys, one tells what the terminal has shown so far.
+    Yields two functions: one types keys, one returns what the terminal has shown so far.
     """
     command = IN_A_SHELL.format(shlex.join([*PGCDC, *arguments]))
     spawn = "import pty, sys; pty.spawn(['sh', '-c', sys.argv[1]])"
@@ -210,12 +210,12 @@ def typed(tmp_path, *arguments, **env):
 @pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
 def test_ctrl_c_in_the_pager_is_the_pagers(stream, tmp_path, times):
     stream("-D", "d")
-    # Far more than a pipe holds: pgcdc still writes when the key is pressed.
+    # This is far more than a pipe holds, so pgcdc is still writing when the key is pressed.
     with typed(tmp_path, "show", *["d"] * 300, LESS="R") as (keys, shown):
         wait_until(lambda: b"INSERT" in shown())
         for _ in range(times):
             keys(b"\x03")
-        # It can be read on, up to the last that came.
+        # The pager can go on to the last line that arrived.
         wait_until(lambda: keys(b"G") and b"(END)" in shown(), pause=0.5)
         keys(b"q")
     assert shown().count(b"\x1b[?1049h") == shown().count(b"\x1b[?1049l") == 1
@@ -240,7 +240,7 @@ main()
 
 
 def test_ctrl_c_once_more_leaves_no_pager_behind(stream, tmp_path):
-    """Nor does it complain of tables that may stand in what was not read."""
+    """Nor is there an error about tables that may be in the part that was not read."""
     stream("-D", "d")
     waited = on_a_terminal(
         ["-c", TWICE], tmp_path, program=[sys.executable], PAGER="sh -c 'cat >/dev/null; echo end'"
@@ -316,7 +316,7 @@ def durable_lsn(checkpoint):
 
 
 def kill_when_durable(shop, tmp_path):
-    """A stream that was killed with changes in unfinished files, behind a checkpoint."""
+    """Kill a stream that has changes in unfinished files, and a checkpoint that covers them."""
     line = stream_command(shop.uri, shop.slot, "-D", "d", "-F", "0.2", "-s", "1", publications=["p"])
     process = subprocess.Popen(line, cwd=tmp_path)
     [(end,)] = shop.execute("SELECT pg_current_wal_insert_lsn()::text")
@@ -357,7 +357,7 @@ def test_a_rotation_between_a_look_at_a_file_and_its_opening_is_none_of_the_read
 
 
 def capture(shop, path, version="1", **options):
-    """Write what pg_recvlogical would write."""
+    """Write a file as pg_recvlogical would."""
     given = [
         part
         for name, value in {"proto_version": version, "publication_names": "p", **options}.items()

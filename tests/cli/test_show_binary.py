@@ -1,4 +1,4 @@
-"""A capture in binary shows what one in text does, as far as its types are built in."""
+"""A binary capture is shown like one in text format, for all built-in types."""
 
 import pytest
 from show_tools import show, with_changes

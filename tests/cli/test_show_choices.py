@@ -1,4 +1,4 @@
-"""`pgcdc show`: of what is stored, the changes that are asked for; counted; and as they come."""
+"""`pgcdc show`: options that choose changes, count them, and follow new ones."""
 
 import json
 import signal
@@ -12,7 +12,7 @@ from show_tools import show
 
 @pytest.fixture
 def changes(stream):
-    """A directory `d`, and its changes."""
+    """The changes of directory `d`, which is written here."""
     stream("-D", "d")
     return [json.loads(line) for line in stream("-f", "-", "--format", "jsonl").splitlines()]
 
@@ -29,7 +29,7 @@ def test_by_operation(pgcdc, changes):
 
 @pytest.mark.usefixtures("changes")
 def test_by_key_before_and_after_it_changed(pgcdc):
-    """The row 2 became 20: both names lead to that update, and to what came before or after it."""
+    """The key of row 2 became 20: both keys find that update, and only the old one finds the insert."""
     assert [c["op"] for c in chosen(pgcdc, "--key", "id=2")] == ["I", "U"]
     assert [c["op"] for c in chosen(pgcdc, "--key", "id=20")] == ["U"]
     assert [c["op"] for c in chosen(pgcdc, "--key", "id=1")] == ["I", "D"]
@@ -38,7 +38,7 @@ def test_by_key_before_and_after_it_changed(pgcdc):
 
 
 def test_by_column_that_may_have_changed(pgcdc, changes):
-    """The old rows of items are known: sku stayed, n did not."""
+    """For table items the old rows are known: sku never changed, but n did."""
     updates = [c for c in changes if c["op"] == "U"]
     of_items = [c for c in updates if c["table"] == "items"]
     assert chosen(pgcdc, "--op", "U", "--column", "n") == of_items != []
@@ -78,7 +78,7 @@ def test_the_first_and_the_last(pgcdc, changes):
 
 
 def test_nothing_is_shortened_with_full(pgcdc, changes):
-    """The row 50 has a note of 32 kB."""
+    """Row 50 has a note of 32 kB."""
     of_row_50 = ("d", "--format", "pretty", "--key", "id=50", "--op", "I")
     assert "…" in show(pgcdc, *of_row_50)
     assert next(c for c in changes if c.get("key") == {"id": 50})["new"]["note"] in show(
@@ -149,7 +149,7 @@ def test_what_does_not_go_together_is_refused(pgcdc, arguments, reason):
     ids=["jsonl", "debezium", "wal2json"],
 )
 def test_what_becomes_durable_is_followed_through_rotations(database18, tmp_path, form):
-    """While the stream finishes a segment every few changes, each change is shown once, in order."""
+    """While the stream often finishes a segment, each change is shown once, in order."""
     database18.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     out, shown = tmp_path / "d", tmp_path / "shown"
     line = stream_command(database18.uri, database18.create_slot(), "-D", str(out), publications=["p"])

@@ -1,4 +1,4 @@
-"""`pgcdc show` and files that are damaged, cut, or somebody else's: one line, a hint, a status."""
+"""`pgcdc show` of files that are damaged, cut, or not pgcdc's: one line, a hint, an exit status."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""`pgcdc show --format debezium`: a directory of changes is the stream of Debezium's events, or refused."""
+"""`pgcdc show --format debezium`: a directory's changes become the stream's Debezium events, or an error."""
 
 import re
 
@@ -7,7 +7,7 @@ from show_tools import show
 
 SERVER = ("-c", "topic.prefix=srv", "-c", "snapshot.mode=never")
 ORDERS = (*SERVER, "-c", r"column.exclude.list=public\.orders\.raw")
-"""Without the one column whose text JSON lines don't keep."""
+"""Excludes the only column whose text JSON lines don't preserve."""
 TABLES = [
     """CREATE TYPE mood AS ENUM ('sad', 'so "so"')""",
     "CREATE DOMAIN amount AS numeric(12,3)",
@@ -42,7 +42,7 @@ CHANGES = [
 
 @pytest.fixture
 def more(shop):
-    """The shop, and more types, and defaults, and replica identities."""
+    """The shop with more types, defaults and replica identities."""
     for sql in (*TABLES, *CHANGES):
         shop.execute(sql)
     return shop
@@ -54,12 +54,12 @@ WRITTEN = re.compile(
 
 
 def timeless(text):
-    """Give events without the time at which they were written."""
+    """The events without the time at which they were written."""
     return WRITTEN.sub(r"\1?", text).split("\n")
 
 
 def without_commits(text):
-    """Give events without their times, and without the commit before them."""
+    """The events without their times and without the position of the previous commit."""
     return timeless(re.sub(r'("sequence":"\[)(?:null|\\"\d+\\"),', r"\1null,", text))
 
 
@@ -250,7 +250,7 @@ def test_options_that_dont_go_together(refused, arguments, error):
 
 
 def test_a_line_that_is_not_of_its_table_is_refused(stream, pgcdc, tmp_path):
-    """Even where no checksum tells of it, as in a directory that something else put together."""
+    """It is refused even if no checksum reveals it, as in a directory that another program wrote."""
     stream("-D", "d")
     manifest = tmp_path / "d" / "manifest.jsonl"
     orders = next(path.name for path in (tmp_path / "d" / "schemas").iterdir() if "clock" in path.read_text())

@@ -1,4 +1,4 @@
-"""`pgcdc show`: the same changes from files of every format, but for what a format doesn't tell."""
+"""`pgcdc show` prints the same changes for every format, except for what a format doesn't record."""
 
 import json
 
@@ -43,7 +43,7 @@ def shop(shop):
 
 @pytest.fixture
 def changes(stream):
-    """The changes as JSON lines have them."""
+    """The changes as in JSON lines."""
     return [json.loads(line) for line in stream("-f", "-", "--format", "jsonl").splitlines()]
 
 
@@ -56,12 +56,12 @@ def without(change, *names):
 
 
 def by_position(changes):
-    """Truncates of one command are at one position, and their order is nowhere in a folder a table."""
+    """Sort by position; truncates of one command share one, and separate folders don't keep their order."""
     return sorted(changes, key=lambda change: (Lsn.parse(change["lsn"]), change.get("table", "")))
 
 
 def comparable(change):
-    """Leave out what an event doesn't tell as it is: arrays of several dimensions, the time of no commit."""
+    """Drop what an event doesn't preserve: arrays of several dimensions, the time without a commit."""
     if change["op"] == "M" and not change["transactional"]:
         return {**change, "ts": ...}
     if change.get("key") in ({"id": 2}, {"id": 20}) and "numbers" in change["new"]:
@@ -70,10 +70,10 @@ def comparable(change):
 
 
 def as_events_tell(change, digits):
-    """What Debezium's events have of a change; times have three digits in 2.5."""
+    """A change as far as Debezium's events record it; times have three digits in 2.5."""
     told = without(change, "commit_lsn", "seq", "cascade", "restart_identity")
     told["ts"] = told["ts"] and told["ts"][: len("2026-01-02T03:04:05.") + digits] + "Z"
-    # What was not sent stands in the old row, where the whole of that was sent.
+    # Values that were not sent again are taken from the old row, if that was sent completely.
     if told["op"] == "U" and "doc" in told.get("old", {}):
         told["new"] = {**told["new"], "doc": told["old"]["doc"]}
         del told["unchanged"]
@@ -82,7 +82,7 @@ def as_events_tell(change, digits):
 
 @pytest.mark.parametrize("more", [(), (*PLAIN, "--record", "value")], ids=["full", "bare"])
 def test_a_directory_of_debezium_s_events(stream, changes, pgcdc, more):
-    """The schema files tell how values are written, whatever the records hold."""
+    """Whatever the records contain, the schema files say how values are written."""
     stream("-D", "d", *EXACT, *more)
     expected = [as_events_tell(change, 3) for change in by_position(changes) if change["op"] != "M"]
     found = shown(pgcdc, "d")
@@ -99,7 +99,7 @@ def test_the_events_of_debezium_3_4(stream, changes, pgcdc):
 
 
 def test_events_in_one_file_are_read_by_their_schemas(stream, changes, pgcdc):
-    """What these don't tell: NULL in an old row, that a text is a numeric, and how long a bit string is."""
+    """Their schemas don't tell NULL in an old row, that a text is a numeric, and a bit string's length."""
     stream("-f", "file", *EXACT)
     stream("-D", "d", "--layout", "stream", "--compression", "zstd", *EXACT)
     expected = [as_events_tell(change, 3) for change in changes]
@@ -134,7 +134,7 @@ def test_transaction_records_are_brackets(stream, pgcdc):
 
 
 def test_rows_of_a_snapshot(shop, pgcdc):
-    """Debezium has other dates of old in them, so there are none here."""
+    """Debezium writes very old dates differently in snapshots, so there are none here."""
     shop.execute("""DELETE FROM "Odd ""Name"" s" WHERE at < '1900-01-01'""")
     where = ("--snapshot", "initial", "--endpos", "now")
     for name, form in (("j", ("--format", "jsonl")), ("e", (*SERVER, *MODES))):
@@ -151,9 +151,10 @@ PLACE = ("lsn", "commit_lsn", "seq", "ts")
 
 
 def as_lines_tell(change):
-    """What wal2json's lines have of a change, with the options above: no number in the transaction.
+    """A change as far as wal2json's lines record it, with the options above.
 
-    An update always has what identifies the row; NaN and the infinities are null.
+    They lack the number within the transaction. An update always identifies the old row. NaN and infinities
+    are null.
     """
     told = without(change, "seq", "cascade", "restart_identity", "unchanged")
     if told["op"] == "U" and "old" not in told:
@@ -187,7 +188,7 @@ def test_lines_of_wal2json(stream, changes, pgcdc):
 
 
 def test_lines_of_wal2json_in_a_folder_a_table_come_table_by_table(stream, changes, pgcdc):
-    """A line doesn't tell where it belongs among those of other tables."""
+    """A line doesn't say where it belongs among those of other tables."""
     stream("-D", "d", "--format", "wal2json", "--wal2json-option", "include-transaction=false")
     found = shown(pgcdc, "d")
     names = [one.get("table", "") for one in found]
@@ -198,7 +199,7 @@ def test_lines_of_wal2json_in_a_folder_a_table_come_table_by_table(stream, chang
 
 
 def test_objects_of_wal2json_version_1(stream, changes, pgcdc):
-    """They have neither positions nor truncates, and no NULL of an old row."""
+    """They record neither positions nor truncates, and no NULL of an old row."""
     options = [*SAID[:-2], "--wal2json-option", "format-version=1"]
     stream("-f", "d", "--format", "wal2json", *options)
     found = shown(pgcdc, "d")
@@ -222,7 +223,7 @@ FORMATS = {"debezium": EXACT, "wal2json": ("--layout", "stream", "--format", "wa
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_pretty_reads_the_same(stream, pgcdc, form):
-    """What is not in every format: a truncate's options, and which transaction ends where."""
+    """Except for what some formats lack: a truncate's options, and where each transaction ends."""
     stream("-D", "lines")
     stream("-D", "d", *FORMATS[form])
     which = ("--format", "pretty", "--table", "public.i*", "--op", "I", "--op", "U")
@@ -271,7 +272,7 @@ def test_counts_without_transactions(stream, changes, pgcdc):
 
 
 def test_events_are_made_of_changes_alone(stream, refused):
-    """Not of events, nor of what wal2json left."""
+    """Neither from Debezium's events, nor from wal2json's lines."""
     stream("-D", "d", *EXACT)
     refused(
         "show",

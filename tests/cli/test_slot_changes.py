@@ -13,7 +13,7 @@ from pgcdc_cli.replication.connection import ReplicationConnection
 
 @pytest.fixture
 def slot(database):
-    """A slot with a transaction behind it."""
+    """A slot that has a transaction to send."""
     slot = database.create_slot()
     database.execute("CREATE TABLE t (a int)")
     return slot
@@ -25,7 +25,7 @@ def confirmed(database, slot):
 
 
 def log_end(database):
-    """The end of the log as it is written; its insert position may be beyond that."""
+    """The end of the log as far as it is written; the insert position may be beyond that."""
     return database.execute("SELECT pg_current_wal_lsn()::text").fetchone()[0]
 
 

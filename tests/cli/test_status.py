@@ -1,4 +1,4 @@
-"""`pgcdc status`: what a directory, its slot and its warehouse say."""
+"""`pgcdc status`: what it prints of a directory, its slot, and its warehouse."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def changes(shop, pgcdc):
-    """A directory with one finished segment, and the slot that it follows."""
+    """A directory with one finished segment; returns the slot that it follows."""
     slot = shop.copy_slot(shop.slot)
     given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-D", "changes", "--endpos", "now")
     ran = pgcdc("stream", *given)

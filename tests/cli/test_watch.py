@@ -1,4 +1,4 @@
-"""`--watch`: a view that is drawn again and again, with what it was like before."""
+"""`--watch`: a view that is drawn again and again, with its history."""
 
 import html
 import json
@@ -75,7 +75,7 @@ def test_on_a_terminal_it_is_drawn_in_place(shop, pgcdc, tmp_path):
     text = shown.decode()
     assert f"{slot}, database {shop.name}" in text
     assert "▁" in text
-    # It had the terminal's other screen, and gave it back.
+    # It switched to the terminal's other screen, and back.
     assert text.index("\x1b[?1049h") < text.index("\x1b[?1049l")
 
 
@@ -99,7 +99,7 @@ def test_what_can_not_be_asked_at_first_is_an_error(pgcdc):
 
 
 def names_in(drawn):
-    """What stands before the values in a picture, such as `lag`; `unfinished` is not always there."""
+    """The labels of a picture's values, such as `lag`; without `unfinished`, which isn't always there."""
     ET.fromstring(drawn)
     lines = (html.unescape(line).replace("\xa0", " ") for line in re.findall(r">([^<]+)</text>", drawn))
     return [line.partition("  ")[0] for line in lines if "  " in line and not line.startswith("unfinished")]
@@ -112,7 +112,7 @@ def test_the_readme_shows_what_is_drawn_today():
     for at in (1.0, 2.0):
         history.add(Sample(at, Lsn(int(at)), 0, 1))
     assert [name for name in names_in(drawn) if name in dict(history.facts())] == list(dict(history.facts()))
-    # It asks no other server for anything.
+    # The picture loads nothing from a server.
     assert set(re.findall(r"https?://[^\s\"]+", drawn)) == {
         "http://www.w3.org/2000/svg",
         "https://www.textualize.io",

@@ -1,4 +1,4 @@
-"""Child processes: what they say arrives, what they fail of is raised, and none outlives its family."""
+"""Child processes: their output arrives, their failures are raised, and none of their children survives."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def alive(pid):
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Let a shell script stand in for pgcdc."""
+    """A function that makes a shell script run in place of pgcdc."""
 
     def write(script):
         path = tmp_path / "script"

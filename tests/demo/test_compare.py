@@ -1,4 +1,4 @@
-"""The comparer finds what is planted, names it exactly, and cries no wolf."""
+"""The comparison finds planted differences, names them exactly, and reports no others."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

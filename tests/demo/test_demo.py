@@ -1,4 +1,4 @@
-"""`pgcdc demo` from end to end, as a newcomer runs it, and as somebody with no patience ends it."""
+"""`pgcdc demo` from end to end: as a newcomer runs it, and interrupted early."""
 
 import os
 import re
@@ -26,9 +26,9 @@ def processes_that_mention(text):
 
 @pytest.fixture
 def environment():
-    """Give the demo a folder of its own for temporary files, by which its processes are known.
+    """Give the demo its own folder for temporary files, by which its processes are recognized.
 
-    Not pytest's: each run of pytest takes that from other users, and where root runs it, the server is one.
+    It isn't one of pytest's, which are closed to other users: if root runs the demo, its server runs as one.
     """
     folder = tempfile.mkdtemp(prefix="pgcdc-test-")
     yield {**os.environ, "TMPDIR": folder}
@@ -47,13 +47,13 @@ def run_demo(keep, environment, file_format):
     )
     assert ended.returncode == 0, ended.stderr
     assert list(keep.parent.iterdir()) == [keep]
-    # Rows, merged; then what the snapshot read, what the server counts behind it, and both in the files.
+    # Rows, and merged rows; then rows of the snapshot, changes that the server counts after it, and events.
     counts = r"^shop\.(\w+) +[\d,]+ +[\d,]+ +([\d,]+) +([\d,]+) +([\d,]+) .* yes$"
     found = re.findall(counts, ended.stdout, re.MULTILINE)
     assert sorted(name for name, *_ in found) == sorted(shop.TABLES)
     for name, *numbers in found:
         read, changed, events = (int(number.replace(",", "")) for number in numbers)
-        assert read > 0 or name == "promotions"  # which the shop empties at times
+        assert read > 0 or name == "promotions"  # the shop empties it at times
         assert events == read + changed > read
     assert "killing the stream (SIGKILL)" in ended.stderr
     assert len(re.findall(r"^      merged 6 tables up to segment", ended.stderr, re.MULTILINE)) == 2
@@ -86,7 +86,7 @@ def test_a_demo_with_arrow_files_leaves_its_directory_and_nothing_else(tmp_path,
 
 @pytest.fixture
 def demo(tmp_path, environment):
-    """A demo whose stream has begun."""
+    """A demo that has started its stream."""
     command = [*PGCDC, "demo", "--seconds", "60", "--rate", "50", "--keep", tmp_path / "kept"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as demo:
         assert any(line.startswith("      $ pgcdc stream") for line in demo.stderr)

@@ -1,4 +1,4 @@
-"""Where the demo lies, and what counts its changes."""
+"""The demo's directory and server, and the count of its changes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the demo shows of the past: each merge's versions, whole, and what changed in between."""
+"""What the demo shows of the past: each merge's versions, complete, and what changed in between."""
 
 import json
 
@@ -33,7 +33,7 @@ def moment(lsn, version):
 
 @pytest.fixture
 def lake(tmp_path):
-    """A shop merged twice; the second time, order 3 is gone and its lines are not."""
+    """A shop after two merges; in the second one, order 3 is gone but its lines are still there."""
     for orders in (EARLIER, LATER):
         for name in ("products", "stock", "promotions"):
             write(tmp_path / "shop" / name, LINES, [(1,)])

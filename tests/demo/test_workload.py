@@ -1,4 +1,4 @@
-"""The load does what it promises, again and again the same, and says when it can't."""
+"""The load makes every kind of change, repeats itself exactly, and reports failures."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -74,7 +74,7 @@ def test_one_client_does_the_same_again(database18):
 
 @pytest.mark.parametrize(("rate", "pauses"), [(100, [0.0, 0.04, 0.08]), (0, [0.0, 0.0, 0.0])])
 def test_the_rate_is_kept_by_pausing(filled, monkeypatch, rate, pauses):
-    """With four clients each is due every 40 ms: where no time passes, all of that is waited for."""
+    """With four clients each has a turn every 40 ms; as no time passes here, each waits for all of that."""
     waited = []
 
     class Stopping:

@@ -121,7 +121,7 @@ def test_another_version_is_named(tmp_path):
 
 
 def sealed(change) -> bytes:
-    """A checkpoint with right checksum, but changed before that was computed."""
+    """A checkpoint with a correct checksum, but changed before that was computed."""
     content = json.loads(encode(ONE))
     del content["crc32"]
     change(content)

@@ -1,4 +1,4 @@
-"""The size of the fault tests and their seeds; what they tell goes to `faults_report.py`."""
+"""The size of the fault tests and their seeds; `faults_report.py` collects what they report."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ def size(pytestconfig) -> int:
 
 @pytest.fixture
 def seed(pytestconfig) -> int:
-    """Of the dice of one test; printed, so that `--faults-seed` can give the same ones again."""
+    """The seed of a test's random choices; it is printed, so that `--faults-seed` can repeat them."""
     given = pytestconfig.getoption("--faults-seed")
     chosen = random.SystemRandom().randrange(1 << 32) if given is None else given
     print(f"--faults-seed {chosen}")
@@ -23,7 +23,7 @@ def seed(pytestconfig) -> int:
 
 @pytest.fixture
 def tell(seed, record_property) -> Callable[[str, Mapping[str, int]], None]:
-    """Say what a test did, as counts by name: `tell("what was done", counts)`."""
+    """A function that reports what a test did, as counts by name: `tell("what was done", counts)`."""
 
     def say(what: str, counts: Mapping[str, int]) -> None:
         print(f"{what}: {dict(counts)}")

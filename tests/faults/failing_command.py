@@ -1,8 +1,8 @@
-"""`pgcdc` on a disk on which one call goes wrong: `failing_command.py HOW FUNCTION KIND NUMBER CALLS ...`.
+"""`pgcdc` with one call that goes wrong: `failing_command.py HOW FUNCTION KIND NUMBER CALLS ...`.
 
-The call is the NUMBER-th one, from 0, of FUNCTION (of `os`) on what KIND names (a suffix in `KINDS`), or
-`update`, which tells the server of a new position, on `feedback`. HOW is an errno's name or one of `WAYS`.
-CALLS is the file to which all such calls are written, one a line.
+It is call NUMBER, from 0, of FUNCTION of `os` on files of a KIND (a suffix in `KINDS`, or `folder`), or of
+`update`, which sends a new position to the server, on `feedback`. HOW is the name of an errno, one of `WAYS`,
+or `SLOW` with seconds. All such calls are written to the file CALLS, one per line.
 """
 
 import errno
@@ -31,11 +31,11 @@ KINDS = (
 )
 WAYS = ("crash before", "crash after", "crash when sent", "torn", "short", "folder gone")
 SLOW = "slow "
-"""Before the seconds that a call is to take."""
+"""Followed by the seconds that a call is to take."""
 
 
 class FailingDisk:
-    """What stands in the place of `Disk._os`."""
+    """Replaces `Disk._os`."""
 
     def __init__(self, how: str, target: tuple[str, str, int], calls: Path) -> None:
         self._how = how
@@ -83,7 +83,7 @@ class FailingDisk:
 
 
 class FailingFeedback:
-    """What stands in the place of `Feedback._put`."""
+    """Replaces `Feedback._put`."""
 
     def __init__(self, disk: FailingDisk) -> None:
         self._disk = disk
@@ -102,13 +102,13 @@ class FailingFeedback:
 
 
 def kind_of(path: str) -> str:
-    """Name what a path is by its end, whatever it is called while it is written."""
+    """Name a path's kind by its suffix, without the suffixes that it has while it is written."""
     bare = path.removesuffix(".tmp").removesuffix(".partial")
     return next((kind for kind in KINDS if bare.endswith(kind)), "folder")
 
 
 def folder_of(path: str) -> Path:
-    """The output directory that a path is in, or is; it alone is named so."""
+    """The output directory that a path is in, or is; no other is named `out`."""
     return next(one for one in (Path(path), *Path(path).parents) if one.name == "out")
 
 

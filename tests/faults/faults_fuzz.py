@@ -1,4 +1,4 @@
-"""Bytes that aren't as they were sent or left: flipped, missing, added, moved."""
+"""Bytes that differ from those that were sent or stored: flipped, missing, added, moved."""
 
 import random
 
@@ -6,7 +6,7 @@ COUNTS = (b"\xff" * 4, b"\x7f\xff\xff\xff", bytes(4), b"\0\0\xff\xff")
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
-    """Change one place, or a few; what comes out is never what went in."""
+    """Change one place or a few; the result always differs from the input."""
     changed = data
     while changed == data:
         for _ in range(dice.choice([1, 1, 1, 2, 4])):
@@ -20,7 +20,7 @@ def _changed(data: bytes, dice: random.Random) -> bytes:
         case 0 if at < len(data):
             return data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :]
         case 1 if data:
-            # A byte that occurs there: of a text, what comes out is mostly one, too.
+            # A byte from the data itself, so that text mostly remains text.
             return data[:at] + bytes([dice.choice(data)]) + data[at + 1 :]
         case 2:
             return data[:at] + data[at + size :]

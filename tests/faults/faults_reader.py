@@ -1,4 +1,4 @@
-"""`pgcdc stream` under everything that signals, servers and wires do, over and over."""
+"""`pgcdc stream` under faults of signals, servers and connections, over and over."""
 
 import math
 import random
@@ -28,10 +28,10 @@ SHARES = {
     **dict.fromkeys(["walsender terminated", "postmaster killed"], 0.5),
     **dict.fromkeys(["server stopped fast", "server stopped immediately"], 0.5),
 }
-"""How often each fault is met, times the size; the rest are rare."""
+"""How often each fault happens, times the size; the share of others is `RARE`."""
 RARE = 0.25
 NO_FIRST_CONNECTION = b"pgcdc: error: could not connect to the server: "
-"""How a run ends that never had a connection; one that had any goes on trying for minutes."""
+"""How a run ends that never had a connection; one that had any retries for minutes."""
 
 
 class WiredLog(Log):
@@ -46,7 +46,7 @@ class WiredLog(Log):
 
 
 class Faulted(Interrupted):
-    """A reader that meets each fault in turn, in any order."""
+    """A reader that meets each fault, in random order."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Faulted(Interrupted):
         self._server = server
         self._proxy = proxy
         self.longest: Counter[str] = Counter()
-        """In milliseconds: told, not asserted, since a busy machine takes its time."""
+        """The longest times in milliseconds: reported, not asserted, because the machine may be busy."""
         self.ways = {
             "SIGKILL": self._kill,
             "SIGTERM": self._stop,
@@ -85,7 +85,7 @@ class Faulted(Interrupted):
         return Running(self._log, self._slot, *self._arguments, start=self._python.start)
 
     def interrupt_all(self, size: int) -> None:
-        """Meet each fault as often as its share says, in any order."""
+        """Meet each fault as often as its share says, in random order."""
         times = {how: math.ceil(size * SHARES.get(how, RARE)) for how in self.ways}
         self._next = [how for how, count in times.items() for _ in range(count)]
         self._dice.shuffle(self._next)
@@ -96,7 +96,7 @@ class Faulted(Interrupted):
         return self._run.process.poll() is None
 
     def _reads(self) -> bool:
-        """Say whether it goes on. One that had not yet connected may have given up: then nothing was hit."""
+        """Whether the run goes on; if it never connected it may have given up, and then nothing was hit."""
         if not self._runs():
             errors = self._run.wait()[1]
             check(well=errors.startswith(NO_FIRST_CONNECTION), errors=errors)
@@ -120,7 +120,7 @@ class Faulted(Interrupted):
         self.longest[what] = max(self.longest[what], round(1000 * (time.monotonic() - began)))
 
     def _two_signals(self) -> bool:
-        """The second one may find it at its end, or waiting for something."""
+        """The second signal may find the run ending, or waiting for something."""
         first, second = self._dice.choices([signal.SIGTERM, signal.SIGINT, signal.SIGHUP], k=2)
         self._run.process.send_signal(first)
         self._work_or_end(self._dice.uniform(0, 0.05))
@@ -133,7 +133,7 @@ class Faulted(Interrupted):
         return True
 
     def _work(self, seconds: float) -> None:
-        """Let it work; one that gave up over the last fault is started again."""
+        """Let the run work; if it gave up because of the last fault, start it again."""
         self._work_or_end(seconds)
         if not self._reads():
             self._run, self._ended = self._start(), False
@@ -153,7 +153,7 @@ class Faulted(Interrupted):
         return self._return_later()
 
     def _kill_postmaster(self) -> bool:
-        """Its children notice, and end by themselves; until then no other may start."""
+        """Wait until its children notice and end by themselves; until then no other may start."""
         locks = [self._server.data / "postmaster.pid"]
         locks.append(Path(self._server.socket_directory) / ".s.PGSQL.5432.lock")
         pid = int(locks[0].read_text().split()[0])
@@ -162,13 +162,13 @@ class Faulted(Interrupted):
         ).stdout.split()
         subprocess.run(["kill", "-KILL", str(pid)], check=True)
         wait_until(lambda: not any(_lives(child) for child in children))
-        # Where nobody reaps it, it would be taken for a server that runs.
+        # A postmaster that nobody reaps would be taken for a running server.
         for path in locks:
             path.unlink(missing_ok=True)
         return self._return_later()
 
     def _return_later(self) -> bool:
-        """Start it as it was started before, and wait until the run reads again."""
+        """Start the server with the same options as before, and wait until the run reads again."""
         time.sleep(self._dice.uniform(0, 0.5))
         self._server.pg_ctl("restart")
         with self._timed("ms from a server's return to its stream, at most"):
@@ -182,7 +182,7 @@ class Faulted(Interrupted):
         return self._reads()
 
     def _cut_in_a_frame(self) -> bool:
-        """After any number of bytes; the server's keepalives alone are enough of them."""
+        """Cut the connection after any number of bytes; the server's keepalives alone are enough of them."""
         self._proxy.cut_after(self._dice.randrange(1, 3000))
         self._work_or_end(self._dice.uniform(0.2, 1))
         self._proxy.resume()
@@ -195,6 +195,6 @@ class Faulted(Interrupted):
 
 
 def _lives(pid: str) -> bool:
-    """Say whether a process is there and no zombie."""
+    """Whether a process exists and is not a zombie."""
     found = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)
     return found.stdout.strip()[:1] not in {"", "Z"}

@@ -1,4 +1,4 @@
-"""A file of ours that was changed under our feet is refused and let be, or makes no difference.
+"""A file that was damaged behind pgcdc's back is refused and left alone, or makes no difference.
 
 Checkpoint, manifest, schemas and unfinished files, with bytes flipped, missing and added.
 """
@@ -32,7 +32,7 @@ DATA_END = TXS[3].end_lsn
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory) -> Path:
-    """A directory with two finished segments, and rows of a third that a checkpoint names."""
+    """A directory with two finished segments, and rows of a third one, which a checkpoint names."""
     path = tmp_path_factory.mktemp("whole") / "d"
     sink, feed = started(path), Feed(Lines())
     for tx in TXS[:2]:
@@ -89,7 +89,7 @@ def _outcome(place: Path, file: Path, damage: bytes, whole: bytes, seed: int) ->
     after = reader.files()
     assert {name: after[name] for name in finished} == finished
     if file.name == "manifest.jsonl":
-        # A run reads the last line only; what else was damaged is its readers' to find.
+        # A run reads only the last line; other damage is for readers to find.
         grown = file.read_bytes()
         assert grown.startswith(damage), "what was damaged was overwritten"
         file.write_bytes(whole + grown[len(damage) :])

@@ -1,7 +1,7 @@
-"""Each call of the disk of a run, its spools' too, goes wrong in each way: nothing is lost or doubled.
+"""Each call of a run's disk goes wrong in each way, also for spools: nothing is lost or doubled.
 
-An error ends the run with exit status 9 and a remedy; a crash, with nothing; what is short is continued. The
-next run puts it right. Here commands write what a server sent; tests/sinks fails all calls of a script.
+An error ends the run with exit status 9 and a hint; a crash prints nothing; a short write is continued. The
+next run recovers. Here commands write what a server sent; tests/sinks makes all calls of a script fail.
 """
 
 import json
@@ -27,7 +27,7 @@ CRASHES = ("crash before", "crash after", "torn")
 CONFIRMING = ("crash before", "crash after", "crash when sent")
 ALL = (*ERRORS, *CRASHES, "short")
 CHANGES = ("write", "fsync", "rename", "open", "mkdir", "unlink", "ftruncate", "rmdir")
-"""Those calls that leave something; what only looks is failed by tests/sinks."""
+"""The calls that change something; tests/sinks makes those fail that only look."""
 FORMS = {
     "directory": ("-D", "--rotate-size", "400kB"),
     "file": ("-f",),
@@ -37,7 +37,7 @@ ROWS = "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series({}, {}) g"
 
 @pytest.fixture(scope="module")
 def log(own_server):
-    """A log of small, streamed, rolled back and prepared transactions, and its end in `log.last`."""
+    """A log with small, streamed, rolled back and prepared transactions; `log.last` is its end."""
     settings = {"logical_decoding_work_mem": "64kB", "max_prepared_transactions": "5"}
     log = Log(own_server(18, settings | {"wal_sender_timeout": "2s"}), TABLES)
     log.slot = log.create_slot(two_phase=True)
@@ -54,13 +54,13 @@ def log(own_server):
 
 
 class Runs:
-    """Commands of one form, each with a slot at the beginning of the log; `fsync` is in seconds."""
+    """Commands with one form of output, each with a slot at the log's beginning; `fsync` is in seconds."""
 
     def __init__(self, log: Log, form: str, place: Path, fsync: str = "0.02") -> None:
         self._log, self._form, self._place, self._fsync, self._count = log, form, place, fsync, 0
 
     def try_one(self, how: str, target: tuple[str, str, int]) -> tuple[int, str, object, list[str]]:
-        """Run with one call wrong, then well; gives status, errors, content and calls."""
+        """Run with one call that goes wrong, then without; return status, errors, content and calls."""
         self._count += 1
         place = self._place / str(self._count)
         place.mkdir()
@@ -94,7 +94,7 @@ class Runs:
         return first.returncode, first.stderr, content, calls.read_text().splitlines()
 
     def _durable(self, out: Path) -> Lsn:
-        """Read where the checkpoint is; where there is none yet, no more was confirmed than at first."""
+        """The checkpoint's position; while there is none, no more is confirmed than at the start."""
         path = out / "checkpoint.json" if self._form == "directory" else Path(f"{out}.checkpoint")
         if not path.exists():
             return self._log.confirmed(self._log.slot)
@@ -121,7 +121,7 @@ def test_each_call_goes_wrong_in_each_way(log, form, tmp_path, size, seed, tell)
 
 
 def targets(calls: list[str], size: int, dice: random.Random) -> list[tuple[str, str, int]]:
-    """Choose for each function and kind of file some of its calls: one, or `size`."""
+    """Choose some calls of each function on each kind of file: one, or `size`."""
     found: dict[tuple[str, str], list[int]] = {}
     for call in calls:
         function, kind, number = call.split("\t")
@@ -135,7 +135,7 @@ def targets(calls: list[str], size: int, dice: random.Random) -> list[tuple[str,
 
 
 def check_end(how: str, status: int, errors: str, target: tuple[str, str, int]) -> None:
-    """Runs differ in when they flush: one may have ended before it came to the call."""
+    """The run may also succeed: runs flush at different times, so it may end before it makes the call."""
     if (status, errors) == (0, ""):
         return
     if how in ERRORS:
@@ -151,13 +151,13 @@ def check_end(how: str, status: int, errors: str, target: tuple[str, str, int]) 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("form", ["directory", pytest.param("file", marks=pytest.mark.long)])
 def test_a_confirmation_may_be_lost_with_the_run(log, form, tmp_path, size, seed, tell):
-    """Before it is sent, in libpq's buffer, or on its way: nothing more is confirmed than is durable."""
-    # Most of the time more is written than is durable.
+    """It is lost before it is sent, in libpq's buffer, or on its way: only durable changes are confirmed."""
+    # With this interval more is written than is durable, most of the time.
     runs, counts, dice = Runs(log, form, tmp_path, "0.2"), Counter(), random.Random(seed)
     _, _, whole, calls = runs.try_one("nothing", ("", "", 0))
     number = sum(call.startswith("update\tfeedback") for call in calls)
     for how in CONFIRMING * size:
-        # The first one says where the slot was, the last ones another run may not come to.
+        # The first update has the slot's old position; another run may end before it sends the last ones.
         target = ("update", "feedback", dice.randint(1, max(1, number // 2)))
         status, errors, content, _ = runs.try_one(how, target)
         assert content == whole, (how, target)
@@ -179,7 +179,7 @@ def test_a_directory_that_is_deleted_ends_the_run_and_is_never_taken_for_a_new_o
     confirmed = log.confirmed(slot)
     log.drop_slot(slot)
     if again.returncode == 0:
-        # Nothing of it had been confirmed: all of it is there again.
+        # Nothing had been confirmed, so everything was written again.
         assert sum(len(lines) for lines in contents(out).values()) > 0
     else:
         assert again.returncode in {6, 10, 13}, (again.stderr, confirmed)
@@ -189,7 +189,7 @@ def test_a_directory_that_is_deleted_ends_the_run_and_is_never_taken_for_a_new_o
     ("function", "kind"), [("write", ".jsonl"), ("fsync", ".jsonl"), ("write", ".spool"), ("fsync", ".spool")]
 )
 def test_a_slow_disk_costs_no_connection(log, tmp_path, function, kind, size, tell):
-    """One call takes longer than the server waits for a reader; nothing is said of it."""
+    """One call takes longer than the server waits for a reader, and the run prints nothing about it."""
     seconds = 5 * size
     slot, out, calls = log.copy_slot(log.slot), tmp_path / "out", tmp_path / "calls"
     line = stream_command(log.uri, slot, "-D", out, "--two-phase", "--endpos", log.last, "-F", "0.02")

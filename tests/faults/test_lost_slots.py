@@ -1,4 +1,4 @@
-"""What is lost on the server, or changed there, ends the run with a status of its own or is told right.
+"""A loss or change on the server ends the run with its own exit status, or is written correctly.
 
 There is never a silent gap.
 """
@@ -13,14 +13,14 @@ from stream_runs import SMALL, Following, delivers, insert, stream
 
 @pytest.fixture(scope="module")
 def strict(own_server):
-    """A server that keeps little of its log for a slot, and none for a second that nobody reads."""
+    """A server that keeps little of its log for a slot."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     return own_server(18, settings)
 
 
 @pytest.fixture
 def admin(strict):
-    """A session in it, with the tables of `SMALL` and slot s."""
+    """A session on the server, with the tables of `SMALL` and slot s."""
     with psycopg.connect(strict.uri(), autocommit=True) as admin:
         admin.execute(SMALL)
         admin.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
@@ -34,7 +34,7 @@ def wal_status(admin) -> str:
 
 
 def test_a_slot_invalidated_by_size_while_it_was_read(strict, admin, tmp_path, tell):
-    """Its reader is stopped; the server ends its connection, and another one finds the slot lost."""
+    """Its reader is stopped; the server ends the connection, and on the next one the slot is lost."""
     run = Following(strict.uri(), "s", tmp_path / "out.jsonl", "-F", "0.1")
     try:
         insert(admin, 1, 1)
@@ -99,7 +99,7 @@ def change_everything(source) -> None:
 
 @pytest.mark.parametrize("streaming", ["off", "on"])
 def test_tables_and_columns_come_and_go_in_mid_stream(database18, tmp_path, streaming, tell):
-    """Between transactions and inside them, tables of the publication, too."""
+    """Between and inside of transactions, and in the publication, too."""
     source = database18
     source.execute(SMALL)
     slot, path = source.create_slot(), tmp_path / "out.jsonl"

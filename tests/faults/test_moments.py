@@ -1,7 +1,7 @@
-"""At random moments under load, whatever happens to run, server or wire: in the end the files are the log's.
+"""Faults of run, server or connection at random moments under load: in the end the files match the log.
 
-Each change is there once, in the order of the commits, and the log folds to the tables. What the kills of
-tests/stream/test_stream_kill.py hit is aimed at; here it is anything.
+Each change is there once, in the order of commits, and the changes result in the tables' rows. The kills of
+tests/stream/test_stream_kill.py aim at certain moments; here any moment may be hit.
 """
 
 import random
@@ -23,7 +23,7 @@ COMBINATIONS = [
 
 @pytest.fixture(scope="module")
 def server_of(own_server):
-    """Give the server of a version that waits a moment for its reader, and is stopped now and then."""
+    """A function that returns a version's server, which waits only a moment for its reader."""
     settings = {
         "logical_decoding_work_mem": "64kB",
         "max_prepared_transactions": "30",
@@ -37,7 +37,7 @@ def server_of(own_server):
         return started[version]
 
     yield give
-    # A server that was started again is another one than its package would stop.
+    # After a restart the server has another process than the one that its package would stop.
     for server in started.values():
         server.pg_ctl("stop", "-m", "immediate")
 
@@ -61,7 +61,7 @@ def test_any_moment(combination, server_of, tmp_path, size, seed, tell):
         ):
             reader.interrupt_all(size)
             load.stop()
-            # Interrupted so often, it falls far behind the load.
+            # After so many interruptions it is far behind the load.
             reader.finish(max(600, 120 * size))
         changes = check_output(log, witness, out, combination)
     finally:

@@ -1,4 +1,4 @@
-"""A message that was mutated is a right answer or the one error, at once and in little memory."""
+"""A mutated message is decoded correctly or is the one error, quickly and in little memory."""
 
 import random
 import tracemalloc
@@ -15,9 +15,9 @@ from pgcdc_cli.pgoutput.decode import decode
 
 MESSAGES = 20_000
 HUNG = 1.0
-"""Seconds of processor time for one message of a few dozen bytes: ten thousand times what one takes."""
+"""Seconds of processor time for a message of a few dozen bytes: ten thousand times the usual time."""
 PER_BYTE, BASE = 1000, 100_000
-"""A decoded message's memory in bytes: so much for a byte of input, and beyond."""
+"""The most memory of a decoded message, in bytes: for each byte of input, and in addition to that."""
 
 
 def test_each_is_a_right_answer_or_the_one_error(size, seed, tell):

@@ -1,6 +1,6 @@
-"""`pgcdc` over and over without its imports, which take longer than what is to be met behind them.
+"""`pgcdc` over and over without its imports, which take longer than what happens after them.
 
-Each run is forked off one process that has imported all it needs, and is `pgcdc` from there on.
+Each run is forked from a process that has imported everything, and is `pgcdc` from there on.
 """
 
 import importlib
@@ -30,7 +30,7 @@ ERRORS = 2
 
 
 class WarmPython:
-    """The process that others are forked off, one after another."""
+    """The process from which runs are forked, one after another."""
 
     def __init__(self, errors: Path) -> None:
         self._errors = errors
@@ -45,14 +45,14 @@ class WarmPython:
         self._process.communicate()
 
     def start(self, line: Sequence[str], _environment: object) -> "WarmProcess":
-        """Run a command line of `stream_command` in our environment; the one before must have ended."""
+        """Run a command line of `stream_command` in our environment; the last run must have ended."""
         _python, _m, _module, *arguments = line
         self._errors.write_bytes(b"")
         self._process.stdin.write(json.dumps([arguments, str(self._errors)]) + "\n")
         return WarmProcess(self._answer(), self)
 
     def ended(self, seconds: float | None) -> int | None:
-        """Wait for the end of what runs; gives its exit status, negative for a signal, or None in time."""
+        """Wait for the run's end; return its exit status, negative for a signal, or None after `seconds`."""
         found, _, _ = select.select([self._process.stdout], [], [], seconds)
         return self._answer() if found else None
 
@@ -64,7 +64,7 @@ class WarmPython:
 
 
 class WarmProcess:
-    """What tests need of `subprocess.Popen`, of a run."""
+    """The part of `subprocess.Popen` that tests need, for a forked run."""
 
     def __init__(self, pid: int, python: WarmPython) -> None:
         self.pid = pid
@@ -96,7 +96,7 @@ class WarmProcess:
 
 
 def _serve() -> None:
-    """Fork off a run for each line read; say its process, and later its exit status."""
+    """Fork a run for each line read; print its process ID, and later its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for name in IMPORTED_LATE:
         importlib.import_module(name)
@@ -109,7 +109,7 @@ def _serve() -> None:
 
 
 def _become(arguments: list[str], errors: str) -> None:
-    """Be `pgcdc`."""
+    """Become `pgcdc`."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for opened, number in [(nothing, 0), (nothing, 1), (os.open(errors, os.O_WRONLY | os.O_APPEND), ERRORS)]:
         os.dup2(opened, number)

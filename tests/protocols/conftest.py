@@ -1,4 +1,4 @@
-"""Servers that stream whatever is larger than 64 kB, and that wait for nobody longer than five seconds."""
+"""Servers that stream transactions larger than 64 kB, and wait at most five seconds for a reader."""
 
 from collections.abc import Iterator
 

@@ -1,11 +1,11 @@
-"""Workloads that nobody thought of: steps of three sessions in any order, in the tables of `workloads`."""
+"""Random workloads: steps of three sessions in any order, in the tables of `workloads`."""
 
 import psycopg
 from hypothesis import strategies as st
 from workloads import Stage
 
 Step = tuple[int, str]
-"""Session and action."""
+"""The number of a session, and an action."""
 
 ACTIONS = {
     "insert": "INSERT INTO accounts (id, owner) SELECT nextval('private.keys'), repeat('o', 30)"
@@ -38,12 +38,12 @@ scripts = st.lists(
 
 
 class Player:
-    """Performs a script; what makes no sense where it stands is left out."""
+    """Performs a script, without the steps that aren't possible at their place."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._depths: dict[int, int] = {}
-        """By session in a transaction: savepoints open."""
+        """The number of open savepoints, by session in a transaction."""
 
     def play(self, script: list[Step]) -> None:
         for number, action in script:

@@ -1,4 +1,4 @@
-"""What is rolled back before it is sent: PostgreSQL 18 notices, and tells of the aborts all the same."""
+"""What is rolled back before it is sent: PostgreSQL 18 notices, and sends the aborts all the same."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ STREAMED = {"proto_version": "4", "streaming": "parallel"}
 
 
 class Streamed(NamedTuple):
-    """Transactions that a server began to send, and those that it rolled back."""
+    """The xids of transactions that a server began to send, and of those that it aborted."""
 
     begun: set[int]
     aborted: set[int]
@@ -29,7 +29,7 @@ def streamed(sent: list[Sent]) -> Streamed:
 
 
 def test_a_transaction_that_was_rolled_back_before_it_was_read(server):
-    """Its subtransactions' aborts come on 18, of a transaction that never began; 16 sends all of it."""
+    """18 sends aborts of its subtransactions, though it never began to send it; 16 sends all of it."""
     with log_of(server, TABLES) as log:
         slot = log.create_slot()
         with Stage(log.uri) as do:
@@ -60,7 +60,7 @@ def test_read_while_transactions_are_rolled_back(server, tmp_path):
 
 
 def _load(do: Stage, number: int) -> None:
-    """Transactions of one session; a third of the savepoints is rolled back, and so are some as a whole."""
+    """One session's transactions; a third of the savepoints are rolled back, and some whole transactions."""
     dice = random.Random(number)
     table = ("accounts", "parts", "audit", "shapes")[number]
     for turn in range(25):
@@ -73,7 +73,7 @@ def _load(do: Stage, number: int) -> None:
 
 
 def test_a_transaction_that_servers_read_only_whole_has_a_hint(server):
-    """It rolls back to a savepoint since which another session truncated a table."""
+    """The transaction rolls back to a savepoint after which another session truncated a table."""
     with log_of(
         server, "CREATE TABLE t (id int); CREATE TABLE u (id int); CREATE PUBLICATION pub FOR TABLE t, u"
     ) as log:

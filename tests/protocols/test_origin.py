@@ -1,4 +1,4 @@
-"""Where a change was made: here, or on another server whose changes are replicated to this one."""
+"""The origin of a change: this server, or another one whose changes are replicated to it."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def lines(log: Log, slot: str, *arguments: str) -> list[dict]:
 
 
 def without_lsn(line: dict) -> dict:
-    """Leave out what a server that streams doesn't tell."""
+    """Drop `origin_lsn`, which servers don't send with streamed transactions."""
     return {name: value for name, value in line.items() if name != "origin_lsn"}
 
 
@@ -31,7 +31,7 @@ def subscribe(log: Log, other: Log) -> None:
 
 @pytest.fixture
 def pair(small_servers) -> Iterator[tuple[Log, Log]]:
-    """Two servers, each of which has what the other one's clients write."""
+    """Two servers, each with a subscription to what the other one's clients write."""
     with log_of(small_servers[16], PAIR) as one, log_of(small_servers[18], PAIR) as two:
         subscribe(one, two)
         subscribe(two, one)
@@ -63,7 +63,7 @@ def test_a_pair_that_replicates_both_ways(pair):
 
 
 def test_what_a_session_says_of_its_origin(server, tmp_path):
-    """Small, streamed and prepared; the position there as it was told, but for what is streamed."""
+    """In small, streamed and prepared transactions; the origin's LSN is known unless they are streamed."""
     with log_of(server, TABLES) as log:
         slot, origin, out = log.create_slot(two_phase=True), f"elsewhere {log.name}", tmp_path / "out"
         log.run(f"SELECT pg_replication_origin_create('{origin}')")

@@ -1,4 +1,4 @@
-"""However transactions arrive, the output is that of protocol 1 in text, byte for byte."""
+"""However transactions arrive, the output equals that of protocol 1 in text format, byte for byte."""
 
 import re
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ DEBEZIUM = {
     "value.converter.schemas.enable": "false",
 }
 HANDLED = re.compile(rb'"op":"(.)","ts_ms":\d+')
-"""Debezium's time of handling is the one thing that differs between any two runs."""
+"""Debezium's time of processing, the only thing that differs between any two runs."""
 
 FORMATS: dict[str, tuple[str, ...]] = {
     "lines": ("--transactions",),
@@ -64,7 +64,7 @@ Result = list[bytes] | dict[str, list[object]]
 
 @dataclass
 class Performed:
-    """All plays, in the log of one database, and how those ended that read them meanwhile."""
+    """All plays in the log of one database, and how the readers that ran meanwhile ended."""
 
     log: Log
     slot: str
@@ -72,7 +72,7 @@ class Performed:
     folder: Path
     meanwhile: dict[str, tuple[int, bytes]]
     streamed: dict[str, int]
-    """Transactions that the server streamed, by reader."""
+    """The number of transactions that the server streamed, by reader."""
     _expected: dict[str, Result] = field(default_factory=dict)
 
     def read(self, form: str, mode: str) -> Result:
@@ -84,7 +84,7 @@ class Performed:
         )
 
     def lines(self, *arguments: str) -> list[bytes]:
-        """Read the log from its beginning, by a slot that is dropped again."""
+        """Read the log from its beginning, with a slot that is dropped afterwards."""
         slot = self.log.copy_slot(self.slot)
         written = self.log.read(slot, *arguments, "--endpos", self.end)
         self.log.drop_slot(slot)
@@ -101,7 +101,7 @@ def _into(folder: Path, arguments: tuple[str, ...]) -> list[str]:
 
 
 def same(found: Result, expected: Result) -> None:
-    """Compare, and tell the first difference rather than all that follows from it."""
+    """Compare, and report only the first difference."""
     if isinstance(found, dict) and isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for table, lines in found.items():
@@ -139,13 +139,13 @@ def test_read_afterwards(performed, form, mode):
 
 
 def test_without_an_option(performed):
-    """Streamed as the server can, which is not told apart from protocol 1."""
+    """By default the server streams as it can, and the output is the same as with protocol 1."""
     same(performed.lines("--transactions"), performed.lines("--transactions", *PROTOCOL_1))
 
 
 @pytest.mark.parametrize("mode", MEANWHILE)
 def test_read_meanwhile(performed, mode):
-    """Only so do parts arrive that are rolled back afterwards: else the server knows and leaves them out."""
+    """Only then do parts arrive that are rolled back later; afterwards the server would skip them."""
     assert performed.meanwhile[mode] == (0, b"")
     assert performed.streamed[mode] > len(PLAYS)
     same(contents(performed.folder / mode), performed.plain("one stream"))
@@ -177,7 +177,7 @@ def test_any_script_with_every_change_streamed(scripted, script):
 
 
 def test_messages_of_what_was_rolled_back(server, tmp_path):
-    """The server doesn't tell which subtransaction a streamed message is of: by default none is streamed."""
+    """A streamed message may belong to any subtransaction: by default nothing is streamed with messages."""
     with log_of(server, TABLES) as log:
         slot = log.create_slot()
         with (

@@ -1,4 +1,4 @@
-"""The oldest server that knows prepared transactions on the wire; it streams, but not in parallel."""
+"""The oldest server that sends prepared transactions; it streams, but not in parallel."""
 
 import json
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def test_prepared_transactions(server15, tmp_path):
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_tables_that_only_a_prepared_transaction_told_of(server15, tmp_path, end):
-    """From its Stream Prepare on they aren't told again, whatever becomes of it."""
+    """After Stream Prepare the server doesn't send their definitions again, however the transaction ends."""
     with log_of(server15, TABLES) as log, Stage(log.uri) as do:
         slot, other = log.create_slot(two_phase=True), log.create_slot()
         arguments = ("-D", str(tmp_path / "out"), "--layout", "stream", "--two-phase")

@@ -1,4 +1,4 @@
-"""What is put aside of transactions that are not committed: on disk, little of it, and seen by nobody."""
+"""Spools of uncommitted transactions: on disk, not large, and never part of the output."""
 
 import json
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def spooled(folder: Path) -> int:
 
 @pytest.mark.parametrize("target", ["directory", "file"])
 def test_nothing_of_what_is_uncommitted_shows(log, tmp_path, target):
-    """And what a killed run had put aside is gone with the next one."""
+    """And the next run removes what a killed run had spooled."""
     slot, out = log.create_slot(), tmp_path / "out"
     arguments = ("-D" if target == "directory" else "-f", str(out), *STREAMED)
     with Stage(log.uri) as do:
@@ -109,7 +109,7 @@ def test_a_limit_is_no_loss(log, tmp_path):
     ids=["wide rows", "narrow rows", "half rolled back"],
 )
 def test_disk_use(log, tmp_path, statement):
-    """At most 1.2 times what protocol 1 sends of it in the end."""
+    """The spool is at most 1.2 times as large as what protocol 1 sends in the end."""
     log.run("ALTER TABLE parts DROP CONSTRAINT parts_pkey")
     slot = log.create_slot()
     other = log.copy_slot(slot)
@@ -130,7 +130,7 @@ DEBEZIUM = ("debezium", "-c", "topic.prefix=pg", "-c", "snapshot.mode=never")
 
 
 def bodies(folder: Path, form: str) -> Iterator[str]:
-    """The beginning of each document, in the order of segments and parts."""
+    """The first characters of each document, in the order of segments and parts."""
     for path in sorted(path for path in folder.glob("*documents/*")):
         if form == "arrow":
             with pa.ipc.open_file(path) as reader:
@@ -146,7 +146,7 @@ def bodies(folder: Path, form: str) -> Iterator[str]:
 @pytest.mark.parametrize("form", [("jsonl",), ("arrow",), DEBEZIUM], ids=lambda form: form[0])
 @pytest.mark.parametrize("streaming", ["parallel", "off"])
 def test_a_large_transaction_in_little_memory(log, tmp_path, streaming, form):
-    """Every row of it is there once, in its order, and the connection was not lost over it."""
+    """Every row is there once, in order, and the connection was not lost."""
     slot, megabytes = log.create_slot(), 300 * scale.factor
     with Stage(log.uri) as do:
         do(0, "ALTER TABLE documents ALTER body SET STORAGE EXTERNAL")
@@ -163,7 +163,7 @@ def test_a_large_transaction_in_little_memory(log, tmp_path, streaming, form):
 
 
 def test_a_thousand_transactions_at_once(own_server, tmp_path):
-    """All are streamed, open at the same time, and end in another order; a third is rolled back."""
+    """All are streamed, are open at the same time, and end in another order; a third are rolled back."""
     server = own_server(18, {"max_prepared_transactions": "1000", "wal_sender_timeout": "5s"})
     with log_of(server, TABLES) as log:
         slot = log.create_slot()
@@ -199,7 +199,7 @@ def test_ten_thousand_savepoints(log, tmp_path):
 
 
 def test_a_value_of_two_hundred_megabytes(log, tmp_path):
-    """It is copied in pieces, so that status updates go out; on a busy machine each piece takes its time."""
+    """It is copied in pieces so that status updates are sent; on a busy machine each piece takes long."""
     slot, out, size = log.create_slot(), tmp_path / "out", 200_000_000
     log.run(f"ALTER DATABASE {log.name} SET wal_sender_timeout = '1min'")
     with Stage(log.uri) as do:
@@ -210,7 +210,7 @@ def test_a_value_of_two_hundred_megabytes(log, tmp_path):
         )
         do(0, "COMMIT")
     line = log.command(slot, "-f", str(out), *STREAMED, "--endpos", log.end())
-    # It stands in libpq's buffer, in ours and in what is made of it.
+    # Copies of it are in libpq's buffer, in ours, and in what is made from it.
     assert peak_memory(line) < 1_800 * MEGABYTE
     first, second = out.read_bytes().splitlines()
     assert first.count(b"0123456789") == size // 10

@@ -1,4 +1,4 @@
-"""Killed while transactions come in pieces, or are given out at their prepare: as if it had never been."""
+"""Kills while transactions are streamed, or written at their prepare, make no difference to the output."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from workloads import ROW_COUNT, TABLES, Stage, rows
 
 @pytest.mark.timeout(1200)
 def test_killed_while_transactions_are_streamed(server18, tmp_path, pytestconfig, record_property):
-    """Three of them are open at each kill, which began before one or two others."""
+    """Three of them are open at each kill, most of them begun before one or two earlier kills."""
     kills = max(pytestconfig.getoption("--kills") // 10, 2)
     dice, hits = random.Random(kills), Hits()
     with log_of(server18, TABLES) as log, Stage(log.uri) as do:
@@ -40,7 +40,7 @@ def test_killed_while_transactions_are_streamed(server18, tmp_path, pytestconfig
 
 
 def _go_on(do: Stage, turn: int) -> None:
-    """Go on in all three, in one with rows that are put aside in a file at once."""
+    """Continue all three transactions; rows of one of them are spooled to a file at once."""
     for number, table in enumerate(("accounts", "parts", "documents")):
         if turn % 3 == number and turn >= 3:
             do(number, "ROLLBACK" if turn % 2 else "COMMIT")
@@ -53,7 +53,7 @@ def _go_on(do: Stage, turn: int) -> None:
 
 @pytest.mark.parametrize("confirmed", [True, False])
 def test_killed_after_changes_were_given_out_at_their_prepare(server18, tmp_path, confirmed):
-    """When the server had been told, or when they were in the file but not in the checkpoint."""
+    """Either the changes were confirmed, or they were in the file but not yet in the checkpoint."""
     dice, hits = random.Random("prepare"), Hits()
     with log_of(server18, TABLES) as log, Stage(log.uri) as do:
         slot, out = log.create_slot(two_phase=True), tmp_path / "out"

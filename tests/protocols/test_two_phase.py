@@ -1,4 +1,4 @@
-"""Prepared transactions: between PREPARE TRANSACTION and their end nothing shows, and nothing is lost."""
+"""Prepared transactions: nothing shows between PREPARE TRANSACTION and their end, and nothing is lost."""
 
 import json
 import random
@@ -24,7 +24,7 @@ def log(server) -> Iterator[Log]:
 
 
 class Prepared:
-    """A slot that sends prepared transactions, one that doesn't, and the directory that the first goes to."""
+    """A slot that sends prepared transactions, one that doesn't, and the directory of the first one."""
 
     def __init__(self, log: Log, folder: Path) -> None:
         self.log = log
@@ -38,7 +38,7 @@ class Prepared:
         return "-D", str(self.out), "--layout", "stream", *TWO_PHASE
 
     def read(self, *arguments: str) -> list[dict]:
-        """Stream up to now; gives what is in the directory then."""
+        """Stream up to now; return the lines in the directory."""
         self.log.read(self.slot, *self.arguments, "--endpos", self.log.end(), *arguments)
         return self.found()
 
@@ -46,7 +46,7 @@ class Prepared:
         return [json.loads(line) for line in contents(self.out).get(None, [])]
 
     def plain(self) -> list[dict]:
-        """What a reader finds that knows nothing of prepared transactions."""
+        """The lines of a reader that knows nothing of prepared transactions."""
         arguments = (*PROTOCOL_1, "--transactions", "--endpos", self.log.end())
         return [json.loads(line) for line in self.log.read(self._plain, *arguments).splitlines()]
 
@@ -54,7 +54,7 @@ class Prepared:
         return list(self.out.rglob("*.spool"))
 
     def same_but_for_gids(self) -> None:
-        """Committed at the same place, with the same changes; a gid exactly where there was a PREPARE."""
+        """The output is as without two-phase, except for a gid exactly where there was a PREPARE."""
         found = self.found()
         xids = {xid for (xid,) in self.log.run("SELECT xid FROM private.prepared")}
         assert {line["xid"] for line in found if "gid" in line} <= xids
@@ -70,7 +70,7 @@ def prepared(log, tmp_path) -> Prepared:
 
 @pytest.fixture
 def prepared18(server18, tmp_path) -> Iterator[Prepared]:
-    """For tests in which the server's version can make no difference."""
+    """For tests in which the server's version makes no difference."""
     with log_of(server18, TABLES) as log:
         yield Prepared(log, tmp_path)
 
@@ -112,7 +112,7 @@ def test_nothing_of_what_is_rolled_back_appears(prepared):
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_no_spool_outlives_its_transaction(prepared18, end):
-    """Not even until the next checkpoint, which may be long in coming."""
+    """It is removed at once: the next checkpoint may be a long time away."""
     with Stage(prepared18.log.uri) as do:
         do(0, rows("accounts", 1, 1))
         for number in range(30):
@@ -125,7 +125,7 @@ def test_no_spool_outlives_its_transaction(prepared18, end):
 
 @pytest.mark.parametrize("form", [("--binary", ""), ("", "--binary")], ids=["binary first", "text first"])
 def test_values_are_read_in_the_form_in_which_they_came(prepared18, form):
-    """The server sends them once, at the prepare: the next run may ask for another form."""
+    """The server sends them once, at the prepare, and the next run may ask for the other format."""
     before, after = (filter(None, [option]) for option in form)
     with Stage(prepared18.log.uri) as do:
         prepare(do, 0, "one", rows("accounts", 1, 2))
@@ -136,7 +136,7 @@ def test_values_are_read_in_the_form_in_which_they_came(prepared18, form):
 
 
 def test_streamed_and_prepared(prepared):
-    """Large ones are sent before their PREPARE, in part to be rolled back at once."""
+    """Large transactions are sent before their PREPARE, and a part of them is rolled back."""
     with Running(prepared.log, prepared.slot, *prepared.arguments) as reader, Stage(prepared.log.uri) as do:
         reader.started()
         do(0, "BEGIN", rows("accounts", 1), "SAVEPOINT a", rows("parts", 1))
@@ -192,7 +192,7 @@ def test_one_without_a_published_change(prepared18):
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_one_that_only_locked_rows(prepared18, end):
-    """18.4 sends its Prepare without a Begin Prepare."""
+    """PostgreSQL 18.4 sends its Prepare without a Begin Prepare."""
     with Stage(prepared18.log.uri) as do:
         do(0, rows("accounts", 1, 1))
         prepare = "BEGIN", "SELECT FROM accounts FOR UPDATE", "PREPARE TRANSACTION 'locked'"
@@ -241,7 +241,7 @@ def test_a_slot_that_is_two_phase_without_being_asked(prepared18):
 
 
 def test_two_phase_that_is_turned_on_later(log, tmp_path):
-    """What was prepared before comes whole at its end, from before the checkpoint."""
+    """Transactions prepared earlier are sent whole at their end, from before the checkpoint."""
     log.run("CREATE TABLE private.prepared (xid bigint)")
     slot = log.create_slot()
     arguments = ("-f", str(tmp_path / "out"), "--transactions")
@@ -274,7 +274,7 @@ def test_changes_at_prepare_for_those_who_want_them(prepared18):
 
 
 def test_commit_of_what_nobody_kept(prepared18, tmp_path):
-    """Another directory has the changes: a gap, that can be accepted."""
+    """Another directory has the changes: this is a gap, which can be accepted."""
     with Stage(prepared18.log.uri) as do:
         prepare(do, 0, "gid", rows("accounts", 1, 1))
         prepared18.read()
@@ -292,7 +292,7 @@ def test_commit_of_what_nobody_kept(prepared18, tmp_path):
 
 
 def test_prepared_ones_that_are_streamed_after_a_restart(prepared):
-    """To make room for others the server streams what it read again, though it was sent at its PREPARE.
+    """To free memory, the server streams a transaction that it reads again, though it sent it at its PREPARE.
 
     Its blocks begin at the LSN of the Begin Prepare, and no Stream Prepare follows.
     """
@@ -322,7 +322,7 @@ def test_prepared_ones_that_are_streamed_after_a_restart(prepared):
 
 
 def test_a_spool_that_is_gone_or_changed(prepared18, tmp_path):
-    """It was promised to the server: nothing else has it."""
+    """It was confirmed to the server as durable, so nobody else has it."""
     with Stage(prepared18.log.uri) as do:
         prepare(do, 0, "gid", rows("accounts", 1, 5))
         prepared18.read()
@@ -357,7 +357,7 @@ def server_crashed(log: Log, _reader: Running) -> None:
 
 @pytest.mark.parametrize("interrupt", [killed, disconnected, server_crashed])
 def test_interrupted_between_prepare_and_its_end(prepared, interrupt):
-    """All before an interruption is durable by then; some tables were told of before their transactions."""
+    """All before an interruption is durable; some tables were described before their transactions."""
     with Interrupted(prepared, interrupt) as run:
         with Stage(prepared.log.uri) as do:
             do(0, "BEGIN", rows("shapes", 1))
@@ -411,7 +411,7 @@ class Interrupted:
 
 @pytest.mark.timeout(300)
 def test_killed_at_any_moment(server18, tmp_path, pytestconfig):
-    """While transactions are prepared and ended all the time, large and small."""
+    """Large and small transactions are prepared and ended all the time."""
     kills = max(pytestconfig.getoption("--kills") // 10, 2)
     dice = random.Random(kills)
     with log_of(server18, TABLES) as log:

@@ -1,4 +1,4 @@
-"""What a server sends for a slot, frame by frame, without any of the product but the plain decoder."""
+"""What a server sends for a slot, frame by frame; pgcdc's plain decoder reads it, but not its stream."""
 
 import select
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from pgcdc_cli.replication.commands import start_replication
 
 
 class Sent(NamedTuple):
-    """One plugin message: the frame's start and end LSN, the bytes, what they say."""
+    """One message of the plugin: start and end LSN of its frame, its bytes, and the decoded message."""
 
     start: Lsn
     end: Lsn
@@ -26,7 +26,7 @@ class Sent(NamedTuple):
 
 
 class Capture:
-    """A started replication stream; `sent` is all that was read of it."""
+    """A started replication stream; `sent` is what has been read from it."""
 
     def __init__(self, uri: str, pgconn: pq.abc.PGconn, *, parallel: bool) -> None:
         self.sent: list[Sent] = []
@@ -36,7 +36,7 @@ class Capture:
         self._in_stream = False
 
     def catch_up(self) -> list[Sent]:
-        """Read all that the log holds now; gives what is new."""
+        """Read everything that is in the log now; return what is new."""
         with psycopg.connect(self._uri, autocommit=True) as admin:
             [until] = admin.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
             admin.execute("SELECT pg_logical_emit_message(false, 'a record beyond', '')")
@@ -49,7 +49,7 @@ class Capture:
         self._pgconn.flush()
 
     def _ask(self) -> None:
-        """Ask for a keepalive, and wait a moment for whatever comes."""
+        """Ask for a keepalive, and wait a moment for data."""
         self.confirm(Lsn(1), reply=True)
         select.select([self._pgconn.socket], [], [], 0.1)
 
@@ -82,7 +82,7 @@ class Capture:
 
 @contextmanager
 def capturing(uri: str, slot: str, **options: str) -> Iterator[Capture]:
-    """Start a stream; pgoutput's options are those of protocol 1 where not given."""
+    """Start a stream; options of pgoutput that aren't given are those of protocol 1."""
     options = {"proto_version": "1", "publication_names": "pub"} | options
     with psycopg.connect(
         f"{uri}&replication=database", autocommit=True, cursor_factory=psycopg.ClientCursor
@@ -96,6 +96,6 @@ def capturing(uri: str, slot: str, **options: str) -> Iterator[Capture]:
 
 
 def capture(uri: str, slot: str, **options: str) -> list[Sent]:
-    """Read a slot up to now, confirming nothing."""
+    """Read a slot up to now, without confirming anything."""
     with capturing(uri, slot, **options) as started:
         return started.catch_up()

@@ -1,7 +1,7 @@
-"""Workloads whose log no protocol may read differently, by several sessions, in tables of every kind.
+"""Workloads of several sessions, in tables of every kind, that all protocols must read alike.
 
-`PLAYS` are written by hand, each about one thing that can go wrong. With
-`logical_decoding_work_mem=64kB` some 350 short rows of one transaction are more than the server keeps.
+`PLAYS` are written by hand, each for one thing that can go wrong. With
+`logical_decoding_work_mem=64kB` the server streams a transaction after some 350 short rows.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ CREATE PUBLICATION special FOR TABLE special.rooted, special.filtered WHERE (kep
 """
 
 ROW_COUNT = 450
-"""Enough to be streamed."""
+"""So many rows make a transaction large enough to be streamed."""
 
 ROWS = {
     "accounts": "g, 'owner ' || g, g / 7.0, timestamptz '2026-01-01 00:00+00' + g * interval '1 min', 'open'",
@@ -66,7 +66,7 @@ def message(content: str, *, transactional: bool) -> str:
 
 
 class Stage:
-    """Sessions of one database by number, whose transactions are begun and ended by statements."""
+    """Numbered sessions of one database; statements begin and end their transactions."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -89,10 +89,10 @@ class Stage:
             self.session(number).execute(statement)
 
     def catch_up(self) -> None:
-        """Wait until the readers of this database's log have been sent all of it, uncommitted or not."""
+        """Wait until the readers of this database's log have been sent all of it, committed or not."""
         admin = self.session(-1)
         [written] = admin.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-        admin.execute("INSERT INTO private.beats VALUES (1)")  # whose commit flushes what others have written
+        admin.execute("INSERT INTO private.beats VALUES (1)")  # its commit flushes what others have written
         late = (
             "SELECT count(*) FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
             " WHERE database = current_database() AND sent_lsn < %s::pg_lsn"
@@ -101,7 +101,7 @@ class Stage:
 
 
 def interleaved(do: Stage) -> None:
-    """Four large transactions in turn, small ones between, committed in another order than begun."""
+    """Four large transactions in turn with small ones between, committed in another order than begun."""
     tables = ("accounts", "parts", "audit", "shapes")
     for number in range(4):
         do(number, "BEGIN")
@@ -115,7 +115,7 @@ def interleaved(do: Stage) -> None:
 
 
 def same_table_by_two(do: Stage) -> None:
-    """Two open transactions share a table: each is told what it looks like, and so is one between."""
+    """Two open transactions share a table: its definition is sent in each, and in a small one between."""
     do(0, "BEGIN", rows("shapes", 10_000))
     do(1, "BEGIN", rows("shapes", 11_000))
     do.catch_up()
@@ -126,7 +126,7 @@ def same_table_by_two(do: Stage) -> None:
 
 
 def savepoints_three_deep(do: Stage) -> None:
-    """Parts rolled back from the inside and from the outside, before and after they were sent."""
+    """Savepoints rolled back from the inside and from the outside, before and after they were sent."""
     do(0, "BEGIN", rows("accounts", 100_000), "SAVEPOINT a", rows("parts", 100_000))
     do.catch_up()
     do(0, "SAVEPOINT b", rows("parts", 101_000), "SAVEPOINT c", rows("shapes", 100_000))
@@ -142,7 +142,7 @@ def savepoints_three_deep(do: Stage) -> None:
 
 
 def a_table_first_used_in_what_is_rolled_back(do: Stage) -> None:
-    """The definition came with the part that is gone."""
+    """The table's definition is sent with the part that is rolled back."""
     do(0, "BEGIN", rows("accounts", 110_000), "SAVEPOINT a", rows("special.rooted", 110_000))
     do.catch_up()
     do(0, "ROLLBACK TO a", rows("special.rooted", 111_000), "COMMIT")
@@ -193,7 +193,7 @@ def a_type_altered(do: Stage) -> None:
 
 
 def definitions_rolled_back(do: Stage) -> None:
-    """A column and a table that were there, in what was sent, and are gone."""
+    """A column and a table that are sent, and then rolled back."""
     do(0, "CREATE TABLE kept (id int PRIMARY KEY, note text)", "BEGIN")
     fill = "INSERT INTO kept (id, note) SELECT g, repeat('z', 50) FROM generate_series({}, {}) g"
     do(0, fill.format(1, 400), "SAVEPOINT a", "ALTER TABLE kept ADD COLUMN more int DEFAULT 3")
@@ -246,7 +246,7 @@ def truncated(do: Stage) -> None:
 
 
 def messages(do: Stage) -> None:
-    """Inside of transactions and not, between their parts, by one that is rolled back."""
+    """Messages inside and outside of transactions, between their parts, and in one that is rolled back."""
     do(0, "BEGIN", rows("accounts", 400_000), message("inside", transactional=True))
     do.catch_up()
     do(1, message("from elsewhere", transactional=False), message("alone", transactional=True))
@@ -289,7 +289,7 @@ def nothing_to_tell(do: Stage) -> None:
 
 
 def under_and_over_the_limit(do: Stage) -> None:
-    """Subtransactions that fit into memory and ones that don't, more of them than a backend remembers."""
+    """Subtransactions that fit into memory and some that don't, more of them than a backend's cache holds."""
     do(0, "BEGIN")
     for number in range(150):
         size = 450 if number % 15 == 7 else 4
@@ -302,7 +302,7 @@ def under_and_over_the_limit(do: Stage) -> None:
 
 
 def parted_and_filtered(do: Stage) -> None:
-    """Rows that go from one partition to another, and in and out of a row filter."""
+    """Rows that move between partitions, and into and out of a row filter."""
     do(0, "BEGIN", rows("measures", 100_000, 600), rows("special.rooted", 600_000))
     do(0, "UPDATE measures SET day = day + 200 WHERE sensor BETWEEN 100100 AND 100300")
     do.catch_up()
@@ -318,7 +318,7 @@ def parted_and_filtered(do: Stage) -> None:
 
 
 def inserted_in_other_ways(do: Stage) -> None:
-    """COPY writes many rows by one record; ON CONFLICT writes a row before it is sure of it."""
+    """COPY writes many rows in one record; ON CONFLICT first writes a row speculatively."""
     do(0, "BEGIN")
     with do.session(0).cursor().copy("COPY accounts (id, owner) FROM STDIN") as copy:
         for number in range(900_000, 900_700):
@@ -331,7 +331,7 @@ def inserted_in_other_ways(do: Stage) -> None:
 
 
 def prepared(do: Stage) -> None:
-    """Prepared transactions, to readers that want to see them at their commit only."""
+    """Prepared transactions, for readers that see them only at their commit."""
     do(0, "BEGIN", rows("accounts", 950_000), "PREPARE TRANSACTION 'large'")
     do(0, "BEGIN", rows("parts", 950_000, 3), "PREPARE TRANSACTION 'small'")
     do(0, "BEGIN", rows("shapes", 950_000), "PREPARE TRANSACTION 'undone'")

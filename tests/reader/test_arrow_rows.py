@@ -1,4 +1,4 @@
-"""Rows of an Arrow stream are the changes that were written, whichever of them are taken."""
+"""Rows of an Arrow file become the changes that were written, all of them or some."""
 
 import io
 
@@ -63,7 +63,7 @@ def lines_of(part):
 
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
-    """The rows, as they are read with the table's schema."""
+    """The rows as they are read, with the table's schema."""
     monkeypatch.setattr(arrow_reader, "find_schema", lambda *_: TABLE)
     form = ArrowFormat()
     [piece] = form.encode(WRITTEN).pieces

@@ -1,4 +1,4 @@
-"""Typed values back into text: it is what PostgreSQL printed before they were typed."""
+"""Typed values become the text again that PostgreSQL printed."""
 
 import pyarrow as pa
 import pytest
@@ -32,11 +32,11 @@ OIDS = {
 
 
 DAYS = (-2_440_588, 2_145_042_905)
-"""4713-01-01 BC and 5874897-12-31, from where to where PostgreSQL has dates, in days since 1970."""
+"""4713-01-01 BC and 5874897-12-31, the limits of PostgreSQL's dates, in days since 1970."""
 
 
 def printed_again(name, texts):
-    """Through the typed column; None where the type has no place for the value."""
+    """Convert texts to the typed column and back; None if the type can't represent the value."""
     pg_type = builtin(OIDS[name], -1)
     typed = to_arrow(
         pg_type, pa.array([None if text is None else text.encode() for text in texts], pa.binary())

@@ -1,4 +1,4 @@
-"""A capture's times are shown whatever their year: it is looked at to find out what is wrong."""
+"""A capture's times are shown in any year: people look at captures to find out what is wrong."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A line's members with the text of their values, as they stand."""
+"""The members of a line, each with the unchanged text of its value."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Streams on real servers, and a walsender that says what a test wants."""
+"""Streams from real servers, and a walsender that follows a test's script."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,7 +24,7 @@ def walsender() -> Iterator[Callable[..., ScriptedWalsender]]:
 
 
 class Stream:
-    """A stream of one publication, and what has come out of it."""
+    """A stream of one publication, and the frames received so far."""
 
     def __init__(self, uri: str, slot: str, publication: str = "p", lsn: int = 0, **options) -> None:
         self.connection = ReplicationConnection(uri, **options)
@@ -47,13 +47,13 @@ class Stream:
         return [int.from_bytes(f[35:43], "big") for f in self.frames if f[MESSAGE_TAG] == b"C"]
 
     def read(self, commits: int, limit: int = 8192) -> "Stream":
-        """Go on until so many commits have come in all."""
+        """Receive until there are so many commits in total."""
         while len(self.commit_ends) < commits:
             self.frames += self.stream.receive(limit, 1.0).frames
         return self
 
     def read_to(self, lsn: int) -> "Stream":
-        """Go on until a keepalive says that nothing before `lsn` is still to come."""
+        """Receive until a keepalive says that nothing before `lsn` is still to come."""
         while True:
             received = self.stream.receive(8192, 1.0)
             self.frames += received.frames
@@ -63,7 +63,7 @@ class Stream:
 
 @pytest.fixture
 def stream() -> Iterator[Callable[..., Stream]]:
-    """Make a stream, as yet unstarted; it is closed after the test."""
+    """A function that makes a stream, which isn't started yet; it is closed after the test."""
     made = []
 
     def make(*arguments, **options) -> Stream:
@@ -77,7 +77,7 @@ def stream() -> Iterator[Callable[..., Stream]]:
 
 @pytest.fixture
 def table(database) -> str:
-    """The table `t`, published by `p`; gives the slot made after it."""
+    """Create table `t`, published by `p`, and then a slot; returns the slot's name."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("CREATE PUBLICATION p FOR TABLE t")
     return database.create_slot()

@@ -1,4 +1,4 @@
-"""A walsender that says what a test tells it to, and writes down what it hears. One connection."""
+"""A walsender for one connection that sends what a test says, and records what it receives."""
 
 import contextlib
 import socket
@@ -44,7 +44,7 @@ READY = message(b"Z", b"I")
 
 
 class ScriptedWalsender:
-    """`heard` has (seconds since the start, message type, body) of all that came after START_REPLICATION."""
+    """`heard` has (seconds since the start, message type, body) of each message after START_REPLICATION."""
 
     def __init__(self, wal_sender_timeout: int = 0, confirmed: str = "0/100") -> None:
         self._answers = {

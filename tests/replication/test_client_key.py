@@ -1,4 +1,4 @@
-"""A client's key that libpq can't use is something to mend, not a server to wait for."""
+"""A client key that libpq can't use is an error for the user to fix, not a server to wait for."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ XwIgBx4FKJgVtfSQlsqoZqcKb576etZSUDj5wyIHYsW8I9Y=
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of somebody who says yes to TLS, as a server does that was built with it; libpq then takes its key."""
+    """The port of a listener that agrees to TLS as a server does, so that libpq then loads its key."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

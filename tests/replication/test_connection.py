@@ -155,7 +155,7 @@ def test_wide_rows_end_a_batch_early(database, table, stream):
 
 
 def test_an_idle_stream_waits_as_long_as_asked_and_no_longer(database, table, stream):
-    """Here the duration is the promise; up to a hundred times as long will do: the machine may be busy."""
+    """The duration is the promise here; up to a hundred times as long is fine on a busy machine."""
     asked = 0.3
     one = stream(database.uri, table).start().read_to(0)
     began = time.monotonic()
@@ -165,7 +165,7 @@ def test_an_idle_stream_waits_as_long_as_asked_and_no_longer(database, table, st
 
 
 def test_frames_end_a_wait(walsender):
-    """Nothing else does: this walsender sends no keepalives, and days are asked for."""
+    """Nothing else could: this walsender sends no keepalives, and the wait would last for days."""
     server, sent = walsender(), xlogdata(1, b"B")
     with ReplicationConnection(server.uri, status_interval=1000) as connection:
         stream = connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": '"p"'})

@@ -1,4 +1,4 @@
-"""Whatever a server may refuse, and ways to lose one while streaming."""
+"""Everything that a server may refuse, and ways to lose it while streaming."""
 
 import logging
 import resource
@@ -16,14 +16,14 @@ from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.session import connect
 
 WALSENDERS = 8
-"""More than those of the tests before that have not gone yet."""
+"""More than the walsenders of earlier tests that may not have ended yet."""
 
 OPTIONS = {"proto_version": "1", "publication_names": '"p"'}
 
 
 @pytest.fixture(scope="module")
 def strict_server(own_server):
-    """wal_level is replica, few walsenders; `pw` needs a password, `banned` may not come in."""
+    """A server with wal_level replica and few walsenders; `pw` needs a password, `banned` is rejected."""
     hba = "local all pw scram-sha-256\nlocal all banned reject\n"
     server = own_server(
         18, {"wal_level": "replica", "max_wal_senders": str(WALSENDERS), "max_replication_slots": "2"}, hba
@@ -127,7 +127,7 @@ def test_what_the_last_of_several_hosts_says_is_not_lost(strict_server):
 
 
 def attempt(connections, uri):
-    """Connect, or give the error."""
+    """Connect, or return the error."""
     try:
         connections.enter_context(ReplicationConnection(uri))
     except PgcdcError as error:
@@ -282,7 +282,7 @@ def test_a_row_filter_that_fails_makes_the_publication_unfit(database, stream):
 
 
 def test_a_server_without_memory_is_worth_another_try(database, stream):
-    """Its disk, where large transactions wait, may be full as well; and others' sessions end."""
+    """Sessions that end free memory, and also the disk to which large transactions are spilled."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.execute("CREATE PUBLICATION p FOR TABLE t")
     slot = database.create_slot()
@@ -292,7 +292,7 @@ def test_a_server_without_memory_is_worth_another_try(database, stream):
     sender = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
     [pid] = database.execute(sender, (slot,)).fetchone()
     taken = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-    # By the server's own user: nobody else may.
+    # Only the server's own user may do this.
     limit = f"prlimit --pid={pid} --as={taken + (16 << 20)}: && cat >/dev/null"
     database.execute(f"COPY (SELECT) TO PROGRAM '{limit}'")
     database.execute("INSERT INTO t VALUES (2, repeat('large', 20000000))")
@@ -341,7 +341,7 @@ def test_a_server_restart_is_worth_another_try(own_server, stream, version, mode
 
 
 def confirm_all(stream) -> None:
-    """As a sink does that has all durable at once; without it a server would not shut down."""
+    """Confirm as a sink that makes everything durable at once; else the server would not shut down."""
     while True:
         received = stream.receive(8192, 0.2)
         if received.keepalive is not None:

@@ -1,4 +1,4 @@
-"""Rows of a COPY, taken from the socket all at once, are those that the server sent one by one."""
+"""Rows of a COPY, read from the socket many at a time, are those that the server sent."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ from pgcdc_cli.replication import copy_out as copy_out_module
 from pgcdc_cli.replication.copy_out import BYTES, GAP, HEAD, ROWS, copy_out, find_rows, rows_from_socket
 
 SIZES = st.sampled_from([0, 1, 4, 5, 6, 7, 8, 88, 95, 250, 2555, 2556, 2557, 2811])
-"""With the newline and four bytes more, many have a tab, a newline, a backslash or a `d` in their length."""
+"""Sizes whose message length, 5 bytes more, often contains a tab, a newline or a `d`."""
 
 rows = st.builds(lambda size, byte: byte * size + b"\n", SIZES, st.sampled_from([b"d", b"x", b"\t", b"\0"]))
 READY = b"Z\0\0\0\5T"
@@ -41,7 +41,7 @@ def behind_gaps(some: list[bytes]) -> bytes:
 
 
 def taken(sent: bytes, pieces: int = 1 << 16) -> list[bytes]:
-    """Send it in pieces to one who asks for it, and close."""
+    """Send this in pieces to a client that asks for it, and close; return what the client reads."""
     server, client = socket.socketpair()
 
     def send() -> None:
@@ -107,7 +107,7 @@ QUERY = b"COPY (SELECT g, repeat('x', g) FROM generate_series(1, 3000) g) TO STD
 
 @pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
 def way(request, monkeypatch) -> None:
-    """From the socket, and one by one from libpq as where the connection is encrypted."""
+    """Read from the socket, or row by row from libpq, as if the connection were encrypted."""
     monkeypatch.setattr(copy_out_module, "_encrypted", lambda _: request.param)
 
 
@@ -134,7 +134,7 @@ def test_an_error_in_the_midst_of_rows_is_the_server_s(database):
 
 @pytest.mark.usefixtures("way")
 def test_who_looks_at_no_more_rows_waits_for_none(database):
-    """The server would send for ever."""
+    """This query would go on sending rows for hours."""
     query = b"COPY (SELECT g, pg_sleep(0.01) FROM generate_series(1, 1000000) g) TO STDOUT"
     with closing(psycopg.connect(database.uri, autocommit=True)) as connection:
         chunks = copy_out(connection.pgconn, query, bytes, lambda: False)

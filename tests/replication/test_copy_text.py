@@ -1,4 +1,4 @@
-"""COPY's text format, divided into columns all at once, has what was put into it."""
+"""COPY's text format, split into columns all at once, yields the values that were written."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ tables = st.integers(1, 4).flatmap(
 
 
 def written(rows: list[list[str | None]]) -> bytes:
-    """As `CopyAttributeOutText` in copyto.c does it, each row behind its message's head."""
+    """Write rows as `CopyAttributeOutText` in copyto.c does, each after the head of its message."""
     lines = ("\t".join("\\N" if v is None else v.translate(ESCAPES) for v in row) for row in rows)
     return b"".join(GAP + f"{line}\n".encode() for line in lines)
 

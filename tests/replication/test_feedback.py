@@ -1,4 +1,4 @@
-"""Status updates: what they say, when they are sent, and that a busy data thread never keeps them back."""
+"""Status updates: what they say, when they are sent, and that a busy data thread never delays them."""
 
 import socket
 import threading
@@ -44,7 +44,7 @@ def test_updates_come_at_the_smaller_of_status_interval_and_a_third_of_the_timeo
 
 @pytest.fixture
 def connected(walsender):
-    """Start streaming from a scripted walsender; gives that and the stream."""
+    """A function that starts streaming from a scripted walsender; returns the walsender and the stream."""
     opened = []
 
     def connect(status_interval=1000.0, wal_receiver_timeout=60.0, lsn=0, **options):
@@ -74,7 +74,7 @@ def test_the_first_update_says_where_the_stream_began_if_that_is_later(connected
 
 
 def test_a_request_is_answered_at_once_with_what_is_durable(connected):
-    """Without it the first update would come in a thousand seconds."""
+    """Without the request the first update would come after a thousand seconds."""
     server, stream = connected()
     stream.confirm(Lsn(0x900), Lsn(0x500))
     server.send(xlogdata(0x950, b"B") + keepalive(0xA00, reply=True))
@@ -180,7 +180,7 @@ def test_a_lost_connection_found_by_the_feedback_thread_is_worth_another_try(con
 
 
 class RecordingWire:
-    """What Feedback needs of a PGconn; some sends are refused, some don't get out at once."""
+    """The part of a PGconn that Feedback uses; some sends are refused, some are not flushed at once."""
 
     def __init__(self, end, moods) -> None:
         self.socket = end.fileno()

@@ -15,7 +15,7 @@ BY_DEFAULT = (10, 30, 10, 3, 60_000)
 
 
 def waits(connection: SessionConnection) -> tuple[int, ...]:
-    """Seconds to connect; the socket's own seconds of idleness and between probes, probes, milliseconds."""
+    """Seconds to connect; the socket's keepalive idle time and interval (s), count, and user timeout (ms)."""
     with socket.socket(fileno=os.dup(connection.fileno())) as wire:
         assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT
@@ -25,13 +25,13 @@ def waits(connection: SessionConnection) -> tuple[int, ...]:
 
 @pytest.fixture
 def uri(database18, proxy18):
-    """A database that is reached over TCP."""
+    """The URI of a database over TCP, through the proxy."""
     return proxy18.uri(database18.name)
 
 
 @pytest.fixture
 def made(monkeypatch):
-    """The connections that are made."""
+    """A list of the connections that are made."""
     found = []
 
     def note(*arguments, **options) -> SessionConnection:

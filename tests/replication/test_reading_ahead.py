@@ -1,4 +1,4 @@
-"""While a batch is decoded, what the server sends is read already, up to a bound; nothing changes by it."""
+"""While a batch is decoded, more is read from the server, up to a limit; the output is the same."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def streaming(uri: str, slot: str, *, status_interval: float = 10.0) -> Iterator
 
 
 def inserts(stream: ReplicationStream, *, busy: float = 0.0) -> list[bytes]:
-    """All rows' messages; for so many seconds after each batch the caller has something else to do."""
+    """The messages of all rows; after each batch the caller is busy for so many seconds."""
     messages: list[bytes] = []
     while len(messages) < ROWS:
         received = stream.receive(1000, 10.0)
@@ -62,7 +62,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def wait_until_the_server_waits(database, slot: str) -> None:
-    """Until it has had no room to write for half a second on end."""
+    """Wait until the walsender has had no room to write for half a second."""
     query = (
         "SELECT wait_event FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid"
         " WHERE slot_name = %s"
@@ -101,7 +101,7 @@ def test_a_connection_that_is_lost_meanwhile_fails_at_the_next_receive(database,
             time.sleep(0.5)
         with pytest.raises(PgcdcError) as failure:
             inserts(stream)
-        # The server says why, but what is sent meanwhile may have the system drop that.
+        # The server says why, but the system may drop that if data is sent to the closed connection.
         assert failure.value.kind in {ErrorKind.NOT_READY, ErrorKind.CONNECTION}
 
 

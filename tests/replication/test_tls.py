@@ -1,4 +1,4 @@
-"""TLS to a real server: who it is, who we are, and passwords that never cross the wire."""
+"""TLS with a real server: its identity, ours, and passwords that never cross the wire."""
 
 import json
 import shutil
@@ -29,11 +29,11 @@ local all all trust
 hostssl all scrammed 127.0.0.1/32 scram-sha-256
 hostssl all certified 127.0.0.1/32 cert
 """
-"""Walsenders that name a database fall under `all`."""
+"""`all` includes walsenders that name a database."""
 
 
 class Authority:
-    """Signs certificates, in a folder; `certificate` is its own."""
+    """A certificate authority in a folder; `certificate` is its own."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Authority:
         )
 
     def sign(self, name: str, alternative: str = "") -> tuple[Path, Path]:
-        """Give the files of a certificate for `name`, and of its key."""
+        """Return the files of a certificate for `name`, and of its key."""
         certificate, key = self._folder / f"{name}.crt", self._folder / f"{name}.key"
         extension = ["-addext", f"subjectAltName={alternative}"] if alternative else []
         by_us = ["-CA", self.certificate, "-CAkey", self._key, "-x509", "-days", "3650"]
@@ -66,7 +66,7 @@ class Authority:
 
 
 class TlsServer:
-    """PostgreSQL 15 with a certificate for the name localhost; on TCP it wants TLS."""
+    """PostgreSQL 15 with a certificate for the name localhost; on TCP it requires TLS."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder, "authority")
@@ -107,7 +107,7 @@ def tls() -> Iterator[TlsServer]:
 
 
 def encryption(conninfo: str) -> tuple[bool, str | None]:
-    """Say for a session whether it is encrypted, and whose certificate it came with."""
+    """Whether a session is encrypted, and the distinguished name of its client certificate."""
     with connect(conninfo) as session:
         query = "SELECT ssl, client_dn FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
         row = session.execute(query).fetchone()
@@ -116,7 +116,7 @@ def encryption(conninfo: str) -> tuple[bool, str | None]:
 
 
 def refusal(conninfo: str) -> PgcdcError:
-    """Both kinds of connection say the same."""
+    """The error of a connection; it must be of the same kind for SQL and for replication."""
     kinds = set()
     for replication in (False, True):
         with pytest.raises(PgcdcError, match="could not connect to the server: ") as caught:
@@ -158,7 +158,7 @@ def test_no_certificate_or_that_of_another_is_an_authentication_error(tls: TlsSe
 
 @pytest.mark.parametrize("reason", ["stranger", "name"])
 def test_a_server_that_cannot_prove_who_it_is_gets_no_password(tls: TlsServer, reason: str) -> None:
-    """Nor is it tried again: nothing but its certificate or the options can mend that."""
+    """Nor is it tried again: only another certificate or other options can help."""
     wrong = {"stranger": {"sslrootcert": tls.stranger}, "name": {"host": "elsewhere"}}[reason]
     error = refusal(tls.conninfo("scrammed", password="r1ght", **wrong))
     assert error.kind is ErrorKind.USAGE
@@ -180,7 +180,7 @@ def wire(tls: TlsServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def admin(tls: TlsServer) -> Iterator[psycopg.Connection]:
-    """Of a database with a published table and slot `s`."""
+    """A session in a database with a published table and slot `s`."""
     with psycopg.connect(tls.server.uri() + f"&port={tls.port}", autocommit=True) as admin:
         admin.execute("CREATE TABLE t (a int)")
         admin.execute("CREATE PUBLICATION pub FOR TABLE t")
@@ -195,7 +195,7 @@ def admin(tls: TlsServer) -> Iterator[psycopg.Connection]:
 def test_wires_cut_inside_tls_lose_and_double_nothing(
     tls: TlsServer, wire: Proxy, admin: psycopg.Connection, tmp_path: Path
 ) -> None:
-    """Within the handshake of the first connection, then in frames."""
+    """The first cut is within the handshake of the first connection, the others within frames."""
     path = tmp_path / "out"
     conninfo = tls.conninfo("scrammed", password="r1ght", port=wire.port)
     wire.cut_after(3, once=True)
@@ -216,7 +216,7 @@ def test_wires_cut_inside_tls_lose_and_double_nothing(
 
 
 def send(admin: psycopg.Connection, path: Path, process: subprocess.Popen[str], number: int) -> None:
-    """Write the number-th thousand of rows, and wait until they are there."""
+    """Insert the number-th thousand of rows, and wait until they are in the file, or the process ends."""
     last = 1000 * number
     admin.execute("INSERT INTO t SELECT generate_series(%s::int, %s)", (last - 999, last))
     wait_until(lambda: written(path)[-1:] == [last] or process.poll() is not None)
@@ -229,7 +229,7 @@ def written(path: Path) -> list[int]:
 
 @pytest.fixture
 def texts(tls: TlsServer) -> Iterator[dict[int, str | None]]:
-    """Rows of a published table: more than a chunk, one that is larger, and all that is escaped in COPY."""
+    """Rows of a published table: more than a chunk, one larger than a chunk, and every escape of COPY."""
     with psycopg.connect(tls.server.uri() + f"&port={tls.port}", autocommit=True) as admin:
         admin.execute("CREATE TABLE texts (a int PRIMARY KEY, b text)")
         admin.execute(
@@ -247,7 +247,7 @@ def texts(tls: TlsServer) -> Iterator[dict[int, str | None]]:
 def test_a_snapshot_has_every_row_as_it_is(
     tls: TlsServer, texts: dict[int, str | None], tmp_path: Path, command: str
 ) -> None:
-    """libpq gives them one by one where they are encrypted; several connections read."""
+    """On encrypted connections libpq returns rows one by one; here several connections read."""
     conninfo = tls.conninfo("scrammed", password="r1ght", sslmode="require")
     given = ["--publication", "texts", "-f", str(tmp_path / "out"), "--snapshot-workers", "3"]
     given += ["-S", "s", "--snapshot", "initial", "--endpos", "now"] if command == "stream" else []

@@ -1,4 +1,4 @@
-"""Bytes that are no protocol, wires that are cut or stall."""
+"""Bytes that violate the protocol, and connections that are cut or stall."""
 
 import re
 import time
@@ -30,7 +30,7 @@ def connected(walsender):
 
 
 def receive_all(stream, seconds=30.0):
-    """Everything up to an error; gives the frames and the error."""
+    """Receive until there is an error; return the frames and the error."""
     frames: list[bytes] = []
     with pytest.raises(PgcdcError) as caught:
         read_on(stream, frames, time.monotonic() + seconds)
@@ -66,7 +66,7 @@ def test_a_reply_that_a_keepalive_asks_for_is_not_forgotten_for_a_later_one(conn
 
 
 def receive_frames(stream, count):
-    """Receive until so many frames have come; with the keepalive that stands for all of them."""
+    """Receive until there are so many frames; return them and the keepalive that counts for all of them."""
     received = stream.receive(8192, 1.0)
     while len(received.frames) < count:
         received = received.followed_by(stream.receive(8192, 1.0))
@@ -188,7 +188,7 @@ def test_a_server_that_never_ends_the_stream_is_left(connected):
     server, stream = connected()
     server.reading.clear()
     server.send(keepalive(1))
-    # One message may have been on its way into the scripted reader before it stopped: CopyDone was not.
+    # The reader may still have taken a message that was on its way, but not CopyDone.
     assert not stream.finish(timeout=1.0)
 
 

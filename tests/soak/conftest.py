@@ -1,4 +1,4 @@
-"""Servers that stream whatever is larger than 64 kB, of each version that can."""
+"""Servers of all versions that stream; they stream transactions larger than 64 kB."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ SETTINGS = {"logical_decoding_work_mem": "64kB", "max_prepared_transactions": "2
 
 @pytest.fixture(scope="module")
 def server_of(own_server) -> Callable[[int], object]:
-    """Give the server of a major version; 15 is Debian's."""
+    """A function that returns the server of a major version; 15 is Debian's."""
     started: dict[int, object] = {}
 
     def give(version: int) -> object:

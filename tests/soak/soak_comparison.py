@@ -1,4 +1,4 @@
-"""What a soak's runs are asked for, and whether what they left is what the log says."""
+"""The options of a soak's runs, and the comparison of their output with the log."""
 
 from itertools import zip_longest
 from pathlib import Path
@@ -31,13 +31,13 @@ FORMATS: dict[str, tuple[str, ...]] = {
         *(word for name, value in DEBEZIUM.items() for word in ("-c", f"{name}={value}")),
     ),
 }
-"""Not pretty, which is for people, nor raw, which promises no exactly once."""
+"""Without pretty, which is for people, and raw, which doesn't promise exactly once."""
 
 
 class Combination(NamedTuple):
     version: int
     protocol: str
-    """Version and streaming, or the default."""
+    """Protocol version and streaming, or `default`."""
     two_phase: bool
     form: str
     messages: bool
@@ -50,18 +50,18 @@ class Combination(NamedTuple):
 
     @property
     def streams(self) -> bool:
-        """Large transactions come before they commit."""
+        """Whether large transactions arrive before they commit."""
         tells_messages = self.messages or self.form == "debezium"
         return not tells_messages if self.protocol == "default" else "off" not in self.protocol
 
     @property
     def early(self) -> bool:
-        """Some transactions are told before they commit."""
+        """Whether some transactions are sent before they commit."""
         return self.streams or self.two_phase
 
     @property
     def messages_written(self) -> str:
-        """Keep to what a streamed transaction tells exactly (docs/protocols.md, "Streaming")."""
+        """The messages to write; streaming isn't exact within savepoints (docs/protocols.md, "Streaming")."""
         if not (self.messages or self.form == "debezium"):
             return "none"
         return "outside of savepoints" if self.streams else "all"
@@ -72,7 +72,7 @@ class Combination(NamedTuple):
 
 
 def check_output(log: Log, witness: str, out: Path, combination: Combination) -> int:
-    """Hold an output against the log, and the log against the tables; gives the number of changes.
+    """Compare an output with the log, and the log with the tables; return the number of changes.
 
     `witness` is a slot that was copied before the first run.
     """
@@ -101,7 +101,7 @@ def compare(form: str, out: Path, said: list[Change]) -> None:
 
 
 def assert_equal(found: list[Change] | list[Event], said: list[Change] | list[Event]) -> None:
-    """Tell the first difference rather than all that follows from it."""
+    """Compare, and report only the first difference."""
     for number, (ours, theirs) in enumerate(zip_longest(found, said)):
         assert ours == theirs, f"change {number} of {len(said)}"
 
@@ -120,6 +120,6 @@ def assert_same(folded: dict[str, dict[Any, Row]], final: dict[str, dict[Any, Ro
 
 
 def _kept(row: Row) -> list[str]:
-    """Leave out columns that come and go: their first values are no changes."""
+    """Leave out columns that come and go: their first values are not sent as changes."""
     label = row.get("label", row.get("title"))
     return [label, *(str(row.get(name)) for name in ("amount", "size", "flag", "body"))]

@@ -1,4 +1,4 @@
-"""A busy server: sessions that do all at once what a log can tell of, at random."""
+"""A busy server: sessions that do, at random, everything that a log can contain."""
 
 import random
 import threading
@@ -55,25 +55,25 @@ END $$
 """
 
 MISTAKES = (errors.UndefinedColumn, errors.DuplicateColumn, errors.UniqueViolation)
-"""What a session could not know: another one renamed a column, or the index took the key."""
+"""What a session can't foresee: another one renamed a column, or a key is taken."""
 
 CHANGE_SOMETHING = "INSERT INTO private.unpublished VALUES (1)"
-"""Of a prepared transaction that only locked something, a server tells the end without the beginning."""
+"""If a prepared transaction only locks something, servers send its end without its beginning."""
 
 PREPARED_LIMIT = 4
 SHARED, ALONE = "SELECT pg_advisory_xact_lock_shared(1)", "SELECT pg_advisory_xact_lock(1)"
-"""Keep apart what servers get wrong that tell of transactions early (seen with 15, 16 and 18).
+"""Locks that prevent what servers do wrong if they send transactions early (seen with 15, 16 and 18).
 
-What other sessions commit to do to tables between a savepoint and its rollback is forgotten, if changes are
-streamed by then: `ReorderBufferResetTXN` discards the snapshots, too. Later rows lack columns, or "could not
-map filenumber" ends all reading; so it does at times where a prepared transaction did such things.
+If another session's commit changes tables between a savepoint and its rollback, servers that have streamed
+changes forget that: `ReorderBufferResetTXN` discards the snapshots, too. Later rows lack columns, or "could
+not map filenumber" ends all reading. The latter may also happen if a prepared transaction changes tables.
 """
 
 WAITING = "SET deadlock_timeout = '40ms'; SET lock_timeout = '120ms'"
 
 
 class Load:
-    """Sessions of a database, busy until `stop`; `kinds` says how often each thing has happened."""
+    """Sessions of a database, busy until `stop`; `kinds` counts how often each thing has happened."""
 
     def __init__(
         self, uri: str, seed: int, *, early: bool, messages: str, sessions: int = 5, patient: bool = False
@@ -101,14 +101,14 @@ class Load:
         return sum((session.kinds for session in self._sessions), Counter())
 
     def missing(self) -> set[str]:
-        """Tell what has not happened yet, of all that should have when a load ends."""
+        """What has not happened yet, of all that should have when a load ends."""
         for session in self._sessions:
             if session.failure is not None:
                 raise session.failure
         return self.shared.expected() - self.kinds.keys()
 
     def stop(self) -> None:
-        """End the sessions, and what they left prepared."""
+        """End the sessions, and commit what they left prepared."""
         self.__exit__()
         missing = self.missing()
         assert self.shared.patient or not missing
@@ -119,15 +119,15 @@ class Load:
 
 
 class Shared:
-    """What the sessions of a load have in common."""
+    """What the sessions of a load share."""
 
     def __init__(self, *, early: bool, messages: str, patient: bool) -> None:
         self.patient = patient
-        """Sessions go on after a server that went away; what was in doubt then stays prepared, or not."""
+        """Sessions go on after the server was gone; transactions in doubt then may stay prepared."""
         self.early = early
-        """The server tells its reader of transactions before they commit."""
+        """The server sends transactions to its reader before they commit."""
         self.messages = messages
-        """Which are written: none, all, or those outside of savepoints."""
+        """Which messages are written: `none`, `all`, or those `outside of savepoints`."""
         self.prepared: deque[tuple[int, str]] = deque()
         """Sessions and gids of prepared transactions that nobody has ended yet."""
 
@@ -139,7 +139,7 @@ class Shared:
 
 
 class Session(threading.Thread):
-    """One connection, transaction after transaction."""
+    """One connection that runs transaction after transaction."""
 
     def __init__(
         self, uri: str, dice: random.Random, number: int, shared: Shared, ended: threading.Event
@@ -254,7 +254,7 @@ class Session(threading.Thread):
 
     @contextmanager
     def _undoing(self, statement: str) -> Iterator[None]:
-        """Go on after a failure of the kind that any application meets."""
+        """Undo with `statement`, and go on, after an error that any application meets."""
         try:
             yield
         except errors.DeadlockDetected:
@@ -268,7 +268,7 @@ class Session(threading.Thread):
         self.execute(statement)
 
     def _next_action(self) -> "Action":
-        """Each in turn, in any order."""
+        """Return each action in turn, in random order."""
         if not self._actions:
             self._actions = [*ACTIONS]
             self.dice.shuffle(self._actions)
@@ -299,7 +299,7 @@ def insert(dice: random.Random) -> list[str]:
 
 
 def insert_many(dice: random.Random) -> list[str]:
-    """Insert more than the server keeps in memory."""
+    """Insert more rows than the server keeps in memory."""
     rows = ROWS.format(each=50, count=dice.randint(300, 500))
     return [f"INSERT INTO {dice.choice(SHAPED)} (id, amount, size, flag, body) {rows}"]
 
@@ -311,7 +311,7 @@ def insert_or_update(dice: random.Random) -> list[str]:
 
 
 def update(dice: random.Random) -> list[str]:
-    """Leave the long values alone."""
+    """Update rows without changing their long values."""
     table = dice.choice(CHANGED)
     return [f"UPDATE {table} SET amount = {dice.randint(0, 9999)} WHERE {some(dice, table, 30)}"]
 
@@ -328,7 +328,7 @@ def update_key(dice: random.Random) -> list[str]:
 
 
 def move_into_keys(dice: random.Random) -> list[str]:
-    """Take a key that was there before."""
+    """Change a key to one that existed before."""
     table = dice.choice(KEYED + FULL)
     old, new = dice.sample(range(1, 2000), 2)
     return [f"DELETE FROM {table} WHERE id = {new}", f"UPDATE {table} SET id = {new} WHERE id = {old}"]
@@ -350,12 +350,12 @@ def many_tables(dice: random.Random) -> list[str]:
 
 
 def subtransactions(dice: random.Random) -> list[str]:
-    """Make more of them than a backend remembers, at times."""
+    """Make subtransactions, at times more than a backend's cache holds."""
     return [SUBTRANSACTIONS.format(count=dice.choice([8, 90]), table=dice.choice(SHAPED))]
 
 
 def contend(dice: random.Random) -> list[str]:
-    """Lock rows in an order of one's own."""
+    """Lock rows in random order, so that sessions may deadlock."""
     locks = [
         f"UPDATE contended SET size = size + 1 WHERE id = {number}" for number in dice.sample(range(1, 5), 3)
     ]
@@ -390,7 +390,7 @@ def alter_identity(dice: random.Random) -> list[str]:
 
 
 def message(dice: random.Random) -> list[str]:
-    """Its LSN is that of the next record, too: of two (sub)transactions, either may come first."""
+    """Its LSN is that of the next record; if another (sub)transaction has that, either may be sent first."""
     emit = f"SELECT pg_logical_emit_message(true, 'soak', 'number {dice.randrange(1000)}')"
     return [emit, CHANGE_SOMETHING]
 

@@ -1,4 +1,4 @@
-"""What a log says, read by SQL with protocol 1: whole transactions in the order of their commits."""
+"""The changes in a log, read by SQL with protocol 1: whole transactions in the order of their commits."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 class Change(NamedTuple):
-    """One change, as every format should tell it."""
+    """One change, as every format should represent it."""
 
     commit_lsn: int
     seq: int
@@ -27,11 +27,11 @@ class Change(NamedTuple):
     detail: Row | None = None
     """A truncate's options, a message's prefix and content."""
     columns: tuple[str, ...] = ()
-    """All that the table had."""
+    """All columns that the table had."""
 
 
 _SAY_NOTHING = (m.Commit, m.StreamAbort)
-"""PostgreSQL 18 tells of aborts even where nothing is streamed, of what had outgrown its memory."""
+"""PostgreSQL 18 sends aborts even without streaming, of transactions that had outgrown its memory."""
 
 INTEGERS = {20, 21, 23}
 BOOLEAN = 16
@@ -114,7 +114,7 @@ def _plain(column: m.RelationColumn, value: m.TupleValue) -> int | bool | str | 
 
 
 def fold(changes: Iterable[Change], keys: dict[str, str]) -> dict[str, dict[Any, Row]]:
-    """Give the rows that are left of each of these tables, by the value of their key."""
+    """The rows that remain in each of these tables, by the value of their key."""
     tables: dict[str, dict[Any, Row]] = {table: {} for table in keys}
     for change in changes:
         if change.table in keys:

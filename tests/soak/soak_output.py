@@ -1,4 +1,4 @@
-"""What pgcdc left in its files: their changes in the order of history, to be held against the log."""
+"""The changes in pgcdc's files, in the order of history, for the comparison with the log."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ def read_directory(path: Path) -> list[Change]:
 
 
 def in_order(changes: list[Change]) -> list[Change]:
-    """Hold that the changes of one stream are in the order of history, each once."""
+    """Check that the changes of one stream are in the order of history, each once."""
     places = [change[:2] for change in changes]
     for one, other in pairwise(places):
         assert one < other, f"{one} comes before {other}"
@@ -37,7 +37,7 @@ def in_order(changes: list[Change]) -> list[Change]:
 
 
 def _tables(path: Path) -> dict[str | None, list[Path]]:
-    """Tables, each with its finished files as they followed one another."""
+    """Tables, each with its finished files in order."""
     tables: dict[str | None, list[Path]] = {}
     for segment in (path / "manifest.jsonl").read_text().splitlines():
         for file in json.loads(segment)["files"]:
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_arrow_tells(change: Change) -> Change:
-    """Of an old row that is a key only, the other columns are null."""
+    """A change as in Arrow files: if an old row is only a key, its other columns are null."""
     return change if change.old is None else change._replace(old=_padded(change.old, change))
 
 
@@ -120,7 +120,7 @@ DEBEZIUM = {
 
 
 class Event(NamedTuple):
-    """What a Debezium event says of a change."""
+    """A change as a Debezium event represents it."""
 
     op: str
     topic: str
@@ -149,7 +149,7 @@ def _event(topic: str, value: Row) -> Event:
 
 
 def as_debezium_tells(changes: Iterable[Change], keys: dict[str, str]) -> Iterator[Event]:
-    """Make a delete and a create of a changed key, as its connector does."""
+    """The connector's events of these changes; a changed key makes a delete and a create."""
     for change in changes:
         topic = f"{PREFIX}.{change.table or 'message'}"
         event = Event("cudtm"["IUDTM".index(change.op)], topic, change.lsn, change.xid, None, None)
@@ -166,7 +166,7 @@ def as_debezium_tells(changes: Iterable[Change], keys: dict[str, str]) -> Iterat
 
 
 def _long_values(change: Change) -> Row:
-    """Where the whole old row was sent, an unchanged value is in it."""
+    """Unchanged values are taken from the old row, if that was sent completely."""
     return {name: (change.old or {}).get(name, UNAVAILABLE) for name in change.unchanged}
 
 

@@ -1,4 +1,4 @@
-"""`pgcdc stream` that is killed, stopped and cut off at random, and started again each time."""
+"""`pgcdc stream`, killed, stopped and disconnected at random, and started again each time."""
 
 import random
 import signal
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOST_FILE = b"could not map file"
-"""How servers end all reading at what `soak_load.SHARED` doesn't keep them from: a fault of theirs.
+"""How servers end all reading in cases that `soak_load.SHARED` doesn't prevent: a bug of theirs.
 
-docs/protocols.md, "What servers get wrong here".
+See docs/protocols.md, "What servers get wrong here".
 """
 
 
 def check(*, well: bool, errors: bytes) -> None:
-    """Fail where a run didn't end as it should; skip the rest where the server can't read its own log."""
+    """Fail if a run didn't end as it should; skip the test if the server can't read its own log."""
     if LOST_FILE in errors:
         pytest.skip(f"a known fault of servers, which can't read their own log: {errors.decode()}")
     assert well, errors.decode()
 
 
 def early_ends(number: signal.Signals) -> set[int]:
-    """Give the exit statuses of a run that met a signal before it began to read: at SIGINT, a shell's."""
+    """The exit statuses of a run that gets a signal before it reads; for SIGINT, a shell's status, too."""
     return {-number, 128 + number} if number == signal.SIGINT else {-number}
 
 
 class Interrupted:
-    """A reader of a slot; `hits` counts the interruptions of each kind that met a run at work."""
+    """A reader of a slot; `hits` counts by kind the interruptions that hit a run at work."""
 
     def __init__(self, log: Log, slot: str, dice: random.Random, *arguments: str) -> None:
         self.hits: Counter[str] = Counter()
@@ -42,7 +42,7 @@ class Interrupted:
             "stopped": self._stop,
             "cut off": self._cut_off,
         }
-        """How to interrupt it; each says whether it met a run at work."""
+        """The ways to interrupt it; each returns whether it hit a run at work."""
         self._log = log
         self._slot = slot
         self._dice = dice
@@ -60,13 +60,13 @@ class Interrupted:
         return Running(self._log, self._slot, *self._arguments)
 
     def missing(self) -> set[str]:
-        """Tell what has not yet happened to it."""
+        """The ways in which it has not been interrupted yet."""
         return self.ways.keys() - self.hits.keys()
 
     def interrupt(self) -> None:
-        """Let it work for a moment, and interrupt it in one of the ways, each in turn, in any order.
+        """Let it work for a moment, then interrupt it in one of the ways, each in turn in random order.
 
-        One that met no run at work is next again.
+        A way that hit no run at work is the next one again.
         """
         if not self._next:
             self._next = self._dice.sample([*self.ways], len(self.ways))
@@ -81,7 +81,7 @@ class Interrupted:
             self._run, self._ended = self._start(), False
 
     def _await_start(self) -> None:
-        """Mostly; a run may be interrupted before it reads, too."""
+        """Wait until it reads, mostly: a run may be interrupted before that, too."""
         while self._dice.random() < 0.95 and not self._holds_slot():
             self._work(0.1)
 
@@ -104,14 +104,14 @@ class Interrupted:
         return self._signalled(signal.SIGTERM)
 
     def _signalled(self, number: signal.Signals) -> bool:
-        """Send a signal that ends it; one that comes before it is ready for that ends it, too."""
+        """Send a signal that ends the run, even if the run isn't ready for it yet."""
         self._run.process.send_signal(number)
         return self._ends_by(number)
 
     def _ends_by(self, number: signal.Signals) -> bool:
         status, errors = self._run.wait()
         self._ended = True
-        # Python says so of a SIGINT that comes before it can do anything else.
+        # Python prints this if SIGINT arrives before it can do anything else.
         unborn = number == signal.SIGINT and errors.startswith(b"Could not import runpy module")
         check(well=status in {0, *early_ends(number)} or unborn, errors=errors)
         return status == 0
@@ -124,7 +124,7 @@ class Interrupted:
         return self._log.run(query) == [(True,)]
 
     def finish(self, timeout: float = 600) -> None:
-        """Stop it, and read what is left, for which there are so many seconds."""
+        """Stop it, and read what is left within so many seconds."""
         self._stop()
         run = self._log.stream(self._slot, *self._arguments, "--endpos", self._log.end(), timeout=timeout)
         check(well=run.returncode == 0, errors=run.stderr)

@@ -1,7 +1,7 @@
-"""A stream follows a busy server, interrupted all the while: in the end its files hold what the log says.
+"""A stream follows a busy server and is interrupted all the time: in the end its files match the log.
 
-`--soak SECONDS` runs every combination for so long, rather than a few of them for a moment; `--soak-seed`
-gives sessions and interruptions the dice of an earlier run, though not its timing.
+`--soak SECONDS` runs every combination for so long, instead of a few for a moment; `--soak-seed` repeats the
+random choices of an earlier run's sessions and interruptions, though not its timing.
 """
 
 import random
@@ -27,7 +27,7 @@ FEW = [
     Combination(15, "3 on", True, "directory", False),
     Combination(15, "2 on", False, "lines", True),
 ]
-"""Each version with each format's kin, each way to stream, with and without two phases."""
+"""They cover all versions, kinds of formats and ways to stream, with and without two-phase."""
 
 
 def _all() -> list[Combination]:
@@ -68,7 +68,7 @@ def test_files_hold_what_the_log_says(combination, server_of, tmp_path, pytestco
 
 
 def follow(log: Log, slot: str, out: Path, combination: Combination, seed: int, seconds: float) -> None:
-    """Let the load go on for so long, or until all has happened that can."""
+    """Follow the load for so long at least, and until all has happened that can."""
     option, *others = FORMATS[combination.form]
     arguments = (option, str(out), *others, *combination.arguments)
     with (
@@ -79,7 +79,7 @@ def follow(log: Log, slot: str, out: Path, combination: Combination, seed: int, 
         while time.monotonic() < end or load.missing() or reader.missing():
             reader.interrupt()
         load.stop()
-        # Interrupted every second, a reader falls behind a load: of a long one, more is left than was read.
+        # A reader interrupted every second falls behind: after a long load, more may be left than was read.
         reader.finish(max(600, 6 * seconds))
         print(f"{dict(reader.hits)}; streamed: {log.streamed(slot)}; {dict(load.kinds)}")
     assert bool(log.streamed(slot)) == combination.streams

@@ -11,7 +11,7 @@ SESSION = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'pos
 
 
 class Oracle:
-    """PostgreSQL's own reading of a value: its text, and what it says of that value."""
+    """PostgreSQL's own interpretation of a value: its text, and what expressions say about it."""
 
     def __init__(self, connection) -> None:
         self._connection = connection
@@ -26,7 +26,7 @@ class Oracle:
             return builtin(*self._connection.execute(query).fetchone())
 
     def text(self, name: str, literal: str) -> str:
-        """Say what the type's output function prints, as it stands on the wire."""
+        """The text that the type's output function prints, as it is sent on the wire."""
         return self.texts("v", name, literal)[0]
 
     def elements(self, name: str, literal: str) -> list[str | None]:
@@ -53,7 +53,7 @@ def oracle(server) -> Iterator[Oracle]:
 
 @pytest.fixture
 def convert() -> Callable[[PgType, list[str | None]], tuple[pa.Array, list[bool]]]:
-    """Texts of a type to an Arrow array and a list that says which don't fit."""
+    """A function that converts texts to an Arrow array, and a list that says which ones don't fit."""
 
     def convert(pg_type: PgType, texts: list[str | None]) -> tuple[pa.Array, list[bool]]:
         wire = [None if text is None else text.encode() for text in texts]

@@ -1,4 +1,4 @@
-"""Binary values give the text that the server prints: each is asked of it in both formats."""
+"""Binary values become the text that the server prints, which is asked for each value in both formats."""
 
 import json
 import struct
@@ -17,7 +17,7 @@ from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 
 
 class Both:
-    """A server that gives the same value as text and in binary."""
+    """A server that returns the same value as text and in binary."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
@@ -130,7 +130,7 @@ WIRE = {
     "timestamptz": packed(">q", st.integers(-10**17, 10**17)),
     "time": packed(">q", micros),
     "timetz": packed(">qi", micros, st.integers(-57_599, 57_599)),
-    # Far from the limits that are infinity since 17, and finite before.
+    # Far from the limits, which mean infinity since 17 and are finite before.
     "interval": packed(">qii", signed(63), signed(31), signed(31)),
     "inet": st.one_of(addresses(2, 4), addresses(3, 16)),
     "pg_lsn": packed(">Q", st.integers(0, 2**64 - 1)),
@@ -192,7 +192,7 @@ def test_any_words_are_quoted_in_arrays_and_ranges_as_the_server_does(both, rows
 
 
 FREE = {"name", "text", "varchar", "bpchar", "char(5)", "json", "jsonb", "jsonpath", "refcursor", "bytea"}
-"""Types of which any bytes are a value, behind jsonb's and jsonpath's version."""
+"""Types for which any bytes are a value; those of jsonb and jsonpath follow a version byte."""
 
 
 @pytest.mark.parametrize("name", sorted(VALUES.keys() - FREE))

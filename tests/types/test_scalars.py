@@ -1,4 +1,4 @@
-"""Each value goes through the server's text and must come back as what the server says it is."""
+"""Each value is sent as the server's text, and the result must be what the server says about it."""
 
 from decimal import Decimal
 
@@ -16,7 +16,7 @@ MICROS = pa.timestamp("us")
 MICROS_UTC = pa.timestamp("us", "UTC")
 DAYS = "v - '1970-01-01'::date"
 
-# name, Arrow type, what the server says of the value, values
+# name, Arrow type, an expression that the server evaluates, values
 FITTING = [
     ("bool", pa.bool_(), "v", ["t", "f"]),
     ("int2", pa.int16(), "v", ["-32768", "0", "32767"]),
@@ -44,7 +44,7 @@ FITTING = [
 
 
 def storage(values: pa.Array) -> list:
-    """Days and microseconds as integers, since Python's dates end at year 9999."""
+    """Days and microseconds as integers, because Python's dates end with year 9999."""
     if pa.types.is_date(values.type):
         return values.cast(pa.int32()).to_pylist()
     if pa.types.is_temporal(values.type):
