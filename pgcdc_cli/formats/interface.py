@@ -104,7 +104,7 @@ class Piece:
     into one file. It names the folder, too, where `table` is None, as a file then holds several tables, or
     none. `head` begins every file of this kind (the Arrow schema): with another head, another file begins.
     `unchanged` says that there are rows with values that were not sent (unchanged TOAST), `invalid_text` how
-    many values were no valid text.
+    many values were no valid text. A piece without rows says that there is to be such a file, even if empty.
     """
 
     target: str
