@@ -239,6 +239,7 @@ class MemoryOrRealReader:
         files, lines = self.files(), {}
         listed = []
         for segment in self.segments():
+            first, last = [], []
             for file in segment.files:
                 listed.append(file.path)
                 data = files[file.path]
@@ -249,12 +250,15 @@ class MemoryOrRealReader:
                 # A file that was made for an empty table has its name from there.
                 named = Lsn(int(file.path.split("-")[1], 16))
                 commits = [Lsn(json.loads(row)["commit"]) for row in rows] or [named]
-                assert segment.first_commit_lsn <= min(commits) <= max(commits) <= segment.last_commit_lsn
+                first.append(named)
+                last.append(commits[-1])
+                assert named <= commits[0] == min(commits) <= max(commits) == commits[-1]
                 assert Path(file.path).name.split("-")[0] == f"{segment.segment:06d}"
-                assert segment.first_commit_lsn <= named <= commits[0]
                 if file.schema is not None:
                     assert json.loads(files[file.schema])["format_version"] == 1
                 lines.setdefault(file.table, []).extend(rows)
+            assert segment.first_commit_lsn == min(first)
+            assert segment.last_commit_lsn >= max(last)
             assert segment.last_commit_lsn < segment.end_lsn
         assert sorted(listed) == sorted(self.finished())
         return lines
