@@ -390,6 +390,13 @@ class LastCommit(NamedTuple):
         return cls(edge.end_lsn, edge.commit_ts or (0 if before is None else before.commit_ts))
 
 
+class EmptyTable(NamedTuple):
+    """A table that has no rows as of a position, where a snapshot read it."""
+
+    table: TableSchema
+    position: Lsn
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Slice:
     """Changes, whose `index` gives their order in the stream; `edge` is None if the last transaction is open.
@@ -403,3 +410,4 @@ class Slice:
     messages: tuple[MessageChange, ...] = ()
     boundaries: tuple[Boundaries, ...] = ()
     gid: str | None = None
+    empty_tables: tuple[EmptyTable, ...] = ()

@@ -222,7 +222,7 @@ def show(  # noqa: PLR0913 - a command's options
     changes = shown.follow(tail) if follow else shown.read(partial=partial)
     chosen = _first_or_last(changes, limit, None if follow else tail)
     lines = (
-        _statistics(chosen, json=json)
+        _statistics(chosen, shown.empty_tables() if wanted == ChangeFilter() else set(), json=json)
         if stat
         # If not all changes are shown, the last one shown of a row needn't be the one before.
         else map(_printer("jsonl" if json else form, full=full, remember=not (operations or columns)), chosen)
@@ -276,9 +276,16 @@ class _Shown:
             self._unseen_columns = {name for name in self._unseen_columns if not _has(change, name)}
         return self._wanted.wants(change.line)
 
+    def empty_tables(self) -> set[str]:
+        """Name the tables of which a snapshot had no rows."""
+        from pgcdc_cli.reader.directory_reader import empty_tables
+
+        return {table for path in self._paths for table in empty_tables(path, self._tables)}
+
     def refuse_unmatched(self) -> None:
         """Raise USAGE for patterns that matched no table, and columns that no change had, after reading."""
-        refuse_unmatched([p for p in self._tables if not any(fnmatchcase(t, p) for t in self._seen)])
+        there = self._seen | (self.empty_tables() if self._tables else set())
+        refuse_unmatched([p for p in self._tables if not any(fnmatchcase(t, p) for t in there)])
         if self._seen and self._unseen_columns:
             raise PgcdcError(
                 ErrorKind.USAGE,
@@ -314,10 +321,10 @@ def _check_reading(
         raise usage_error("--follow: give one directory of pgcdc stream -D")
 
 
-def _statistics(changes: Iterator["StoredChange"], *, json: bool) -> Iterator[str]:
+def _statistics(changes: Iterator["StoredChange"], empty: set[str], *, json: bool) -> Iterator[str]:
     from pgcdc_cli.reader.statistics import count
 
-    statistics = count((change.table, change.line) for change in changes)
+    statistics = count(((change.table, change.line) for change in changes), empty)
     return iter([json_text.dumps(_content(statistics))]) if json else _statistics_lines(statistics)
 
 

@@ -43,7 +43,7 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.encoded_rows import MESSAGES, Arrange, Encoded, tables_of
+from pgcdc_cli.formats.encoded_rows import MESSAGES, Arrange, Encoded, piece_of_empty, tables_of
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece, ReadAt
 from pgcdc_cli.formats.json_text import INVALID_XID
 from pgcdc_cli.types import kernels
@@ -113,11 +113,15 @@ class ArrowFormat:
         encoded = [_changes(batch) for batch in slice_.changes if len(batch)]
         encoded += [_truncate(event) for event in slice_.truncates]
         encoded += [_messages(slice_.messages)] if slice_.messages else []
-        pieces = tuple(_piece(batch) for batch in _BATCHES.in_order(encoded))
-        return EncodedSlice(pieces, slice_.edge, tables_of(slice_))
+        pieces = [_piece(batch) for batch in _BATCHES.in_order(encoded)]
+        pieces += [piece_of_empty(one, one.table, _head(one.table)) for one in slice_.empty_tables]
+        return EncodedSlice(tuple(pieces), slice_.edge, tables_of(slice_))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
-        """Write record batch messages; small batches are combined. All must have one schema."""
+        """Write record batch messages; small batches are combined. All must have one schema.
+
+        A batch without rows, of an empty table, is left out.
+        """
         batches = [batch for batch in data if isinstance(batch, pa.RecordBatch)]
         if not batches:
             return b""

@@ -15,6 +15,7 @@ from pgcdc_cli.changes.slice import (
     FEW_BYTES,
     FEW_ROWS,
     ChangeBatch,
+    EmptyTable,
     FewColumns,
     FullImage,
     KeyImage,
@@ -108,6 +109,7 @@ class Arrange(Generic[RowsT]):
 def tables_of(slice_: Slice) -> tuple[TableSchema, ...]:
     """List the tables of a slice, each version once."""
     tables = [*(batch.table for batch in slice_.changes), *(event.table for event in slice_.truncates)]
+    tables += [one.table for one in slice_.empty_tables]
     return tuple({table.fingerprint: table for table in tables}.values())
 
 
@@ -164,6 +166,11 @@ def piece_of(lines: EncodedLines) -> Piece:
     """Make the sink's piece of one target's lines."""
     data, rows = joined_lines(lines.rows), len(lines.rows)
     return Piece(lines.target, rows, *lines.commit_range, data, table=lines.table, unchanged=lines.unchanged)
+
+
+def piece_of_empty(one: EmptyTable, table: TableSchema, head: bytes = b"") -> Piece:
+    """Give the sink a table's file in which nothing is, as the table has no rows."""
+    return Piece(table.display, 0, one.position, one.position, b"", head, table)
 
 
 SUFFIXES: dict[Compression, str] = {"none": "", "gzip": ".gz", "zstd": ".zst"}

@@ -104,7 +104,7 @@ class Piece:
     one file. It is also the folder's name if `table` is None: the file then holds several tables, or none.
     `head` is the start of every file of this kind (the Arrow schema); another head begins another file.
     `unchanged`: some rows have values that the server didn't send (unchanged TOAST). `invalid_text` counts
-    the values that were not valid text.
+    the values that were not valid text. A piece without rows makes an empty file.
     """
 
     target: str

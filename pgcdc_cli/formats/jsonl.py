@@ -45,6 +45,7 @@ from pgcdc_cli.formats.encoded_rows import (
     are_few,
     compress,
     piece_of,
+    piece_of_empty,
     tables_of,
     target_of,
 )
@@ -104,8 +105,10 @@ class JsonlFormat:
 
     def encode(self, slice_: Slice) -> EncodedSlice:
         """Encode the rows of a slice. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
-        pieces = tuple(piece_of(lines) for lines in LINES.in_order(list(self._lines(slice_))))
-        return EncodedSlice(pieces, slice_.edge, tables_of(slice_))
+        pieces = [piece_of(lines) for lines in LINES.in_order(list(self._lines(slice_)))]
+        if self.layout == "table":
+            pieces += [piece_of_empty(one, one.table) for one in slice_.empty_tables]
+        return EncodedSlice(tuple(pieces), slice_.edge, tables_of(slice_))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         """Join lines; with a compression, compress them into one frame."""

@@ -154,6 +154,13 @@ def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[St
         yield None
 
 
+def empty_tables(path: Path, tables: Sequence[str] = ()) -> set[str]:
+    """Name the tables that have a finished file without rows; none where `path` is no directory."""
+    segments = manifest.read_manifest(str(path / MANIFEST)) if path.is_dir() else []
+    files = (file for segment in segments for file in segment.files)
+    return {file.table for file in files if file.table and not file.rows and _matches(tables, file.table)}
+
+
 def _checkpoint_bytes(directory: Path) -> bytes:
     """Read the checkpoint, which changes whenever more is durable."""
     path = str(directory / CHECKPOINT)

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,11 +55,11 @@ class Statistics:
         self.largest = heapq.nlargest(_LARGEST, [*self.largest, transaction], key=lambda one: one.changes)
 
 
-def count(lines: Iterable[tuple[str, str]]) -> Statistics:
+def count(lines: Iterable[tuple[str, str]], empty: Collection[str] = ()) -> Statistics:
     """Count changes, each given as its table and JSON line, in the order in which they happened.
 
-    Begins and ends of transactions aren't counted, but separate them. Memory holds the tables and the largest
-    transactions.
+    Begins and ends of transactions aren't counted, but separate them. `empty` are tables of which a snapshot
+    had no rows. Memory holds the tables and the largest transactions.
     """
     statistics = Statistics()
     current: Transaction | None = None
@@ -84,6 +84,8 @@ def count(lines: Iterable[tuple[str, str]]) -> Statistics:
             _ended(statistics, current)
             current, shared = _begun(change), identity
     _ended(statistics, current)
+    unchanged = set(empty) - {table for table, _ in statistics.operations}
+    statistics.operations.update({(table, "R"): 0 for table in unchanged})
     return statistics
 
 

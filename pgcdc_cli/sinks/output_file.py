@@ -179,12 +179,12 @@ class OutputFile:
     @property
     def empty(self) -> bool:
         """Whether it has no content, and isn't in a checkpoint either."""
-        return not (self._found or self.now.size or self.held)
+        return not (self._found or self.now != FileState() or self._whole.data or self._begun.data)
 
     @property
     def lasting(self) -> bool:
         """Whether a checkpoint at the last edge names it."""
-        return self._found or self.edge.size > 0
+        return self._found or self.edge != FileState()
 
     def append(self, piece: Piece, *, whole: bool) -> None:
         """Take rows; `whole` if their transactions end in the same slice."""
@@ -283,8 +283,9 @@ class _HeldRows:
 
 
 def _extended(before: FileState, rows: FileState, size: int, crc32: int) -> FileState:
-    first = before.first_commit_lsn if before.rows else rows.first_commit_lsn
-    last = rows.last_commit_lsn if rows.rows else before.last_commit_lsn
+    # A file's head and end are of no commit; a table without rows is of one, and has nothing in its file.
+    first = before.first_commit_lsn or rows.first_commit_lsn
+    last = rows.last_commit_lsn or before.last_commit_lsn
     unchanged, invalid = before.unchanged or rows.unchanged, before.invalid_text + rows.invalid_text
     return FileState(size, crc32, before.rows + rows.rows, first, last, unchanged, invalid)
 

@@ -21,6 +21,7 @@ from pgcdc_cli.changes.selection import NamePattern
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     Edge,
+    EmptyTable,
     KeyImage,
     RowKey,
     Slice,
@@ -296,6 +297,9 @@ class Resnapshot:
             read = self._write(table, self._session.chunk(one, table, limit), stamper)
             stage = "reading" if read.rows == limit else "moved"
             self._limits[one.oid] = min(CHUNK_ROWS, max(1, CHUNK_BYTES * read.rows // (read.size or 1)))
+            if stage == "moved" and not one.rows + moved.rows + read.rows:
+                empty = EmptyTable(table.schema, self._output.sink.edge.lsn)
+                self._output.write(Slice(None, empty_tables=(empty,)))
         if self._source.stopped():
             raise KeyboardInterrupt
         self._reach(

@@ -28,6 +28,7 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     Edge,
+    EmptyTable,
     FullImage,
     Slice,
     SnapshotPosition,
@@ -104,7 +105,7 @@ class Snapshot:
     def slices(
         self, tables: Sequence[SnapshotTable], *, with_xid: bool = True, begun: Begun | None = None
     ) -> Generator[Slice]:
-        """Yield the rows of tables, one table after the other.
+        """Yield the rows of tables, one table after the other; tables without rows come last.
 
         With `with_xid`, rows have the ID of the transaction that reads them, else 0. The last slice is empty
         and has an edge. With `begun` there is an edge after each table, too, and tables read before are
@@ -113,16 +114,24 @@ class Snapshot:
         stamp = Stamper(self.position, self._transaction() if with_xid else 0)
         left = tables if begun is None else begun.left(tables)
         first = left[0] if left and len(left) == len(tables) else None
-        before = None
+        before, empty = None, {table.schema.oid: table.schema for table in left}
         for (table, columns), following in _with_next(self._chunks(left)):
             ends = following is None or following[0] is not table
             at = SnapshotPosition(table is first, following is None, table is not before, ends)
             before = table
+            empty.pop(table.schema.oid, None)
             yield Slice(None, (snapshot_batch(table.schema, columns, stamp, at),))
             if ends and begun is not None:
-                yield Slice(Edge(Lsn(0), Lsn(0), 0, read=TableRead(table.schema.oid, self.position)))
+                yield self._end_of(table.schema)
+        for schema in empty.values():
+            yield Slice(None, empty_tables=(EmptyTable(schema, self.position),))
+            if begun is not None:
+                yield self._end_of(schema)
         position = self.position if begun is None or begun.position is None else begun.position
         yield Slice(Edge(Lsn(0), position, 0))
+
+    def _end_of(self, table: TableSchema) -> Slice:
+        return Slice(Edge(Lsn(0), Lsn(0), 0, read=TableRead(table.oid, self.position)))
 
     def _transaction(self) -> int:
         [(xid,)] = self.session.ask("SELECT txid_current() % 4294967296")

@@ -114,6 +114,22 @@ def test_counts_for_people(pgcdc):
     assert show(pgcdc, "d", "--stat", "--key", "id=none").split() == ["changes", "0", "transactions", "0"]
 
 
+def test_a_table_of_which_a_snapshot_had_no_rows_is_there(pgcdc, database18):
+    database18.execute("CREATE TABLE few (id int); CREATE TABLE less (id int); INSERT INTO few VALUES (1)")
+    assert pgcdc("snapshot", "-d", database18.uri, "--table", "public.*", "-D", "d").status == 0
+    counted = json.loads(show(pgcdc, "d", "--stat", "--json"))
+    assert counted["changes"] == [
+        {"table": "public.few", "op": "R", "changes": 1},
+        {"table": "public.less", "op": "R", "changes": 0},
+    ]
+    assert show(pgcdc, "d", "--table", "public.less") == ""
+    assert show(pgcdc, "d", "--stat", "--table", "*.less").split()[4:] == [
+        *("TABLE", "SNAPSHOT"),
+        *("public.less", "0"),
+    ]
+    assert pgcdc("show", "d", "--table", "public.nobody").status == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

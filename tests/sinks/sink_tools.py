@@ -50,8 +50,8 @@ class Lines:
         return data[0] if len(data) == 1 else b"".join(data)
 
     @classmethod
-    def read(cls, content: bytes, *, finished: bool) -> list[bytes]:
-        assert content.endswith(b"\n") or not (content or finished)
+    def read(cls, content: bytes, *, finished: bool) -> list[bytes]:  # noqa: ARG003 - others ask
+        assert content.endswith(b"\n") or not content
         return content.splitlines(keepends=True)
 
 
@@ -105,16 +105,17 @@ def make_table(
     )
 
 
-TABLES = {name: make_table(name, oid=16400 + number) for number, name in enumerate("abcd")}
+TABLES = {name: make_table(name, oid=16400 + number) for number, name in enumerate("abcde")}
 
 
 @dataclass(frozen=True)
 class Tx:
-    """A transaction: rows are (table, head, number)."""
+    """A transaction: rows are (table, text); or where a snapshot found that the table `empty` has none."""
 
     commit_lsn: Lsn
     end_lsn: Lsn
     rows: tuple[tuple[str, str], ...]
+    empty: str | None = None
 
     def line(self, seq: int) -> bytes:
         table, text = self.rows[seq]
@@ -122,12 +123,15 @@ class Tx:
 
 
 def transactions(*rows: str | tuple[str, ...], start: int = START) -> list[Tx]:
-    """One transaction per argument: a string names a table per letter."""
+    """One transaction per argument: a string names a table per letter, one in upper case an empty one."""
     made, lsn = [], start
     for item in rows:
         commit = Lsn(lsn + 10)
         end = Lsn(lsn + 18)
-        made.append(Tx(commit, end, tuple((table, f"v{n}") for n, table in enumerate(item))))
+        if isinstance(item, str) and item.isupper():
+            made.append(Tx(commit, end, (), item.lower()))
+        else:
+            made.append(Tx(commit, end, tuple((table, f"v{n}") for n, table in enumerate(item))))
         lsn = end
     return made
 
@@ -145,10 +149,14 @@ class Feed:
         groups: dict[str, list[tuple[Tx, int]]] = {}
         for tx, seq in rows:
             groups.setdefault(tx.rows[seq][0] if self.layout == "table" else "", []).append((tx, seq))
-        pieces = tuple(self._piece(name, group) for name, group in groups.items())
+        pieces = [self._piece(name, group) for name, group in groups.items()]
+        tables = [TABLES[name] for name in groups if name in TABLES]
+        if edge is not None and edge.empty is not None:
+            tables.append(TABLES[edge.empty])
+            at, head = edge.commit_lsn, self.heads.get(edge.empty, self.encoding.head)
+            pieces.append(Piece(f"public.{edge.empty}", 0, at, at, b"", head, tables[-1]))
         mark = None if edge is None else Edge(edge.commit_lsn, edge.end_lsn, count)
-        tables = tuple(TABLES[name] for name in groups if name in TABLES)
-        return EncodedSlice(pieces, mark, tables)
+        return EncodedSlice(tuple(pieces), mark, tuple(tables))
 
     def _piece(self, name: str, group: Sequence[tuple[Tx, int]]) -> Piece:
         return Piece(
@@ -169,6 +177,10 @@ class Feed:
         """A slice of rows `start` to `stop` of an open transaction; with `edge` it ends there."""
         seqs = range(start, len(tx.rows) if stop is None else stop)
         return self.slice([(tx, seq) for seq in seqs], tx if edge else None)
+
+
+def tables_of(tx: Tx) -> set[str]:
+    return {table for table, _ in tx.rows} | ({tx.empty} if tx.empty else set())
 
 
 def expected(txs: Sequence[Tx], table: str | None = None) -> list[bytes]:
@@ -227,6 +239,7 @@ class MemoryOrRealReader:
         files, lines = self.files(), {}
         listed = []
         for segment in self.segments():
+            first, last = [], []
             for file in segment.files:
                 listed.append(file.path)
                 data = files[file.path]
@@ -234,13 +247,18 @@ class MemoryOrRealReader:
                 assert (len(data), len(rows)) == (file.bytes, file.rows)
                 assert self.disk.crc32(f"{self.root}/{file.path}", len(data)) == file.crc32
                 assert file.unchanged == any(json.loads(row)["seq"] == LACKING for row in rows)
-                commits = [Lsn(json.loads(row)["commit"]) for row in rows]
-                assert segment.first_commit_lsn <= min(commits) <= max(commits) <= segment.last_commit_lsn
+                # A file that was made for an empty table has its name from there.
+                named = Lsn(int(file.path.split("-")[1], 16))
+                commits = [Lsn(json.loads(row)["commit"]) for row in rows] or [named]
+                first.append(named)
+                last.append(commits[-1])
+                assert named <= commits[0] == min(commits) <= max(commits) == commits[-1]
                 assert Path(file.path).name.split("-")[0] == f"{segment.segment:06d}"
-                assert file.path.split("-")[1] == commits[0].hex16()
                 if file.schema is not None:
                     assert json.loads(files[file.schema])["format_version"] == 1
                 lines.setdefault(file.table, []).extend(rows)
+            assert segment.first_commit_lsn == min(first)
+            assert segment.last_commit_lsn >= max(last)
             assert segment.last_commit_lsn < segment.end_lsn
         assert sorted(listed) == sorted(self.finished())
         return lines
@@ -249,7 +267,7 @@ class MemoryOrRealReader:
 def check_complete(reader: MemoryOrRealReader, encoding: Any, txs: Sequence[Tx]) -> None:
     """Check that the directory has exactly these transactions, each once and in order, and no open file."""
     lines = reader.lines(encoding)
-    tables = sorted({table for tx in txs for table, _ in tx.rows})
+    tables = sorted({table for tx in txs for table in tables_of(tx)})
     assert sorted(lines) == [f"public.{table}" for table in tables]
     for table in tables:
         assert lines[f"public.{table}"] == expected(txs, table)

@@ -23,7 +23,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.sinks import output_file
 
 SOURCE_ROWS = ("ab", "a", "aacb", "bc", "aaaaaaaaabbbbbb" * 3, "c", "ad", "b", "abcd", "d", "a", "bb")
-TXS = transactions(*SOURCE_ROWS)
+TXS = transactions(*SOURCE_ROWS[:10], "E", "D", "d", *SOURCE_ROWS[10:])
 SETTINGS = {"rotate_size": 1200, "rotate_interval": 60.0, "fsync_interval": 5.0, "status_interval": 5.0}
 
 
@@ -94,7 +94,15 @@ class Script:
         yield write(feed.whole(TXS[9]))
         yield sink.flush
         yield write(feed.whole(TXS[10]))
-        yield write(feed.part(TXS[11], 0, 1))
+        yield sink.rollback
+        yield sink.flush
+        yield lambda: self.sleep(61)
+        yield sink.tick
+        yield write(feed.whole(TXS[11]))
+        yield sink.flush
+        yield write(feed.whole(TXS[12]))
+        yield write(feed.whole(TXS[13]))
+        yield write(feed.part(TXS[14], 0, 1))
 
     def sleep(self, seconds: float) -> None:
         self.clock.now += seconds

@@ -18,6 +18,7 @@ from sink_tools import (
     Tx,
     expected,
     make_directory,
+    tables_of,
 )
 
 from pgcdc_cli.lsn import Lsn
@@ -55,7 +56,7 @@ class SinkMachine(RuleBasedStateMachine):
             self.connect()
             self.finish()
         lines = self.reader.lines(self.encoding)
-        wanted = {f"public.{t}": expected(self.log, t) for t in "abcd" if expected(self.log, t)}
+        wanted = {f"public.{t}": expected(self.log, t) for tx in self.log for t in tables_of(tx)}
         assert lines == wanted
         output_file.FRAME_SIZE = self.frame_size
 
@@ -95,8 +96,9 @@ class SinkMachine(RuleBasedStateMachine):
         except Crash:
             self.sink = None
 
-    def new_transaction(self, tables):
-        tx = Tx(Lsn(self.end + 5), Lsn(self.end + 9), tuple((t, f"x{n}") for n, t in enumerate(tables)))
+    def new_transaction(self, tables, empty=None):
+        rows = tuple((table, f"x{n}") for n, table in enumerate(tables))
+        tx = Tx(Lsn(self.end + 5), Lsn(self.end + 9), rows, empty)
         self.log.append(tx)
         self.end = tx.end_lsn
         return tx
@@ -105,6 +107,12 @@ class SinkMachine(RuleBasedStateMachine):
     @rule(tables=TABLES)
     def transaction(self, tables):
         tx = self.new_transaction(tables)
+        self.attempt(lambda: self.sink.write(self.feed.whole(tx)))
+
+    @precondition(lambda self: self.sink and self.open is None)
+    @rule(table=st.sampled_from("abcde"))
+    def empty_table(self, table):
+        tx = self.new_transaction("", table)
         self.attempt(lambda: self.sink.write(self.feed.whole(tx)))
 
     @precondition(lambda self: self.sink and self.open is None)

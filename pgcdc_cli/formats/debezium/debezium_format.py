@@ -48,6 +48,7 @@ from pgcdc_cli.formats.encoded_rows import (
     compress,
     joined_lines,
     not_empty,
+    piece_of_empty,
     tables_of,
 )
 from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, Piece
@@ -124,8 +125,8 @@ class DebeziumFormat:
             encoded += self._transactions(sequence.boundaries, totals)
         encoded += self._skipped(slice_)
         self._state = sequence.after
-        pieces = tuple(_piece(lines) for lines in LINES.in_order(encoded))
-        return EncodedSlice(pieces, slice_.edge, tuple(map(self._described, tables_of(slice_))))
+        pieces = [*map(_piece, LINES.in_order(encoded)), *self._empty(slice_)]
+        return EncodedSlice(tuple(pieces), slice_.edge, tuple(map(self._described, tables_of(slice_))))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         """Join lines; with a compression, compress them into one frame."""
@@ -216,6 +217,12 @@ class DebeziumFormat:
         for truncate in slice_.truncates:
             if _includes(self.config, truncate.table.schema, truncate.table.name, "t"):
                 yield truncate
+
+    def _empty(self, slice_: Slice) -> Iterator[Piece]:
+        """Give the files of tables without rows, where these would make events."""
+        for one in slice_.empty_tables if self.layout == "table" else ():
+            if _includes(self.config, one.table.schema, one.table.name, _CODES["R"]):
+                yield piece_of_empty(one, self._described(one.table))
 
     def _event_table(self, table: TableSchema, *, snapshot: bool = False) -> EventTable:
         return event_table(table, table.facts, self.config, snapshot=snapshot)
