@@ -432,3 +432,19 @@ def test_what_is_printed_is_utf8_whatever_python_is_told(tmp_path, encoding):
         command, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True, check=False
     )
     assert (ran.returncode, ran.stderr, ran.stdout.decode()) == (0, b"", line)
+
+
+def test_tables_whose_names_read_alike_are_in_order_too(database18, tmp_path):
+    """`a."b.c"` and `"a.b".c` are both called a.b.c."""
+    tables = ['a."b.c"', '"a.b".c']
+    database18.execute('CREATE SCHEMA a; CREATE SCHEMA "a.b"; CREATE PUBLICATION p FOR ALL TABLES')
+    for table in tables:
+        database18.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    slot, out = database18.create_slot(), tmp_path / "out"
+    for number in range(6):
+        database18.execute(f"INSERT INTO {tables[number % 2]} VALUES ({number})")
+    subprocess.run(
+        stream_command(database18.uri, slot, "-D", out, "--endpos", "now", publications=["p"]), check=True
+    )
+    shown = subprocess.run([*PGCDC, "show", str(out), "--json"], capture_output=True, check=True).stdout
+    assert [json.loads(line)["new"]["id"] for line in shown.splitlines()] == list(range(6))
