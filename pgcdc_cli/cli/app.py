@@ -1,6 +1,7 @@
 """The process of the command `pgcdc`, and the one place where errors end it."""
 
 import gc
+import io
 import logging
 import os
 import signal
@@ -65,6 +66,7 @@ class NoPandas:
 def main() -> None:
     """Run the command line of this process, and end it with the exit status."""
     _take_names_as_utf8()
+    _write_as_utf8()
     # Before NumPy is imported: it would start threads for linear algebra, which pgcdc doesn't use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.meta_path.insert(0, NoPandas())
@@ -85,6 +87,13 @@ def _take_names_as_utf8() -> None:
     """
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.execve(sys.executable, sys.orig_argv, {**os.environ, "PYTHONUTF8": "1"})  # noqa: S606 - ourselves
+
+
+def _write_as_utf8() -> None:
+    """Print as into files, whatever PYTHONIOENCODING says: in another encoding some text could not be."""
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(encoding="utf-8", errors=output.errors)
 
 
 def run(arguments: list[str], program: str = PROGRAM) -> int:

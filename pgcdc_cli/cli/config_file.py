@@ -32,6 +32,11 @@ def read_defaults(path: Path, root: ClickCommand) -> Defaults:
         raise _bad_file(path, error.strerror or str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _bad_file(path, str(error)) from error
+    except RecursionError as error:
+        raise _bad_file(path, "it is nested too deeply") from error
+    except ValueError as error:
+        # Python reads no such integer, and says how to have it do so.
+        raise _bad_file(path, "a number has thousands of digits") from error
     try:
         return _defaults(root, content, "", {})
     except ValueError as error:
@@ -111,4 +116,7 @@ def _value(option: ClickParameter, value: object, name: str) -> bool | str | lis
 def _text(value: object, name: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{name} must be text or a number")  # noqa: TRY004 - a wrong file, not a wrong call
-    return str(value)
+    text = str(value)
+    if "\0" in text:
+        raise ValueError(f"{name} has a NUL, which no name and no path can have")
+    return text

@@ -6,6 +6,7 @@ file, password file. As in psql, a connection string takes precedence over -h, -
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -172,7 +173,7 @@ def _check_uri(conninfo: str, options: Mapping[str, str | None]) -> None:
 
 
 def _is_port(number: str) -> bool:
-    return not number or (number.isdecimal() and number.isascii() and 0 < int(number) < 65536)
+    return not number or (re.fullmatch("[0-9]{1,99}", number) is not None and 0 < int(number) < 65536)
 
 
 def ask_password() -> str:

@@ -10,6 +10,7 @@ from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.lsn import Lsn
 
 _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)")
+_COUNT = re.compile("[0-9]{1,18}")
 _OCTAL = re.compile("[0-7]{1,9}")
 _BYTES = {"B": 1, "kB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -74,8 +75,8 @@ def end_position(text: str) -> Lsn | None:
 
 def whole_number(text: str) -> int:
     """Parse a whole number above 0."""
-    if not (text.isdecimal() and text.isascii()) or int(text) == 0:
-        raise usage_error(f'"{text}" is not a whole number above 0')
+    if not _COUNT.fullmatch(text) or int(text) == 0:
+        raise usage_error(f'"{text}" is not a whole number above 0, of at most 18 digits')
     return int(text)
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
-from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.disk import Disk, folder_of
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, PARTIAL, parse_file_name
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow import MAGIC
@@ -155,7 +155,7 @@ def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[St
 
 
 def empty_tables(path: Path, tables: Sequence[str] = ()) -> set[str]:
-    """Name the tables that have a finished file without rows; none where `path` is no directory."""
+    """Name the tables that have a finished file without rows; none where `path` is not a directory."""
     segments = manifest.read_manifest(str(path / MANIFEST)) if path.is_dir() else []
     files = (file for segment in segments for file in segment.files)
     return {file.table for file in files if file.table and not file.rows and _matches(tables, file.table)}
@@ -208,17 +208,22 @@ def _merge(files: Iterable[StoredFile], tables: Sequence[str], given: Counter[st
         for file in files
         if file.table is None or (file.table not in _ASIDE and _matches(tables, file.table))
     ]
-    wanted.sort(key=lambda file: (file.table or "", _number(file.path)))
+    wanted.sort(key=lambda file: (*_table(file), _number(file.path)))
     for file in wanted:
         _check(file)
     _allow_open_files(len(wanted))
     by_table = [
         chain.from_iterable(_read(file, tables, given[_final(file)]) for file in list(files))
-        for _, files in groupby(wanted, key=lambda file: file.table)
+        for _, files in groupby(wanted, key=_table)
     ]
     for path, change in heapq.merge(*by_table, key=lambda pair: pair[1].order):
         given[path] += 1
         yield change
+
+
+def _table(file: StoredFile) -> tuple[str, str]:
+    """Say which table's it is: names of two may read alike, folders don't."""
+    return file.table or "", folder_of(file.path)
 
 
 def _number(path: str) -> int:

@@ -162,6 +162,7 @@ _HINTS = {
 _CHECK_SETTINGS = "check the connection string, the service file and the PG* variables, such as PGOPTIONS"
 _ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
 _CHECK_KEY = "check sslkey, a file that its owner alone may read (chmod 600), and sslpassword"
+_NOT_THAT_ONE = "wait until one is what target_session_attrs asks for, as in a failover, or name others"
 _REFUSED = (
     (r"private key", ErrorKind.USAGE, _CHECK_KEY),
     (
@@ -174,6 +175,7 @@ _REFUSED = (
         ErrorKind.USAGE,
         _CHECK_SETTINGS,
     ),
+    (r"session is (not )?read-only|server is (not )?in hot standby", ErrorKind.CONNECTION, _NOT_THAT_ONE),
     (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),
     (r"too many|remaining connection slots|max_wal_senders", ErrorKind.CONNECTION, _HINTS["53300"]),
     (r"WAL sender|walsender|permission denied", ErrorKind.RIGHTS, None),

@@ -143,8 +143,26 @@ def test_control_characters_are_shown_not_obeyed():
         (["help", "show", "more"], 'no such command "show more"', "show"),
         (["--json", "slot", "list"], "--json goes after a command's name, or goes with --version", ""),
         (["demo", "--format", "csv"], '--format: "csv" is not one of "jsonl", "arrow"', "demo"),
-        (["show", ".", "--limit", "x"], '--limit: "x" is not a whole number above 0', "show"),
-        (["show", ".", "--limit", "0"], '--limit: "0" is not a whole number above 0', "show"),
+        (
+            ["show", ".", "--limit", "x"],
+            '--limit: "x" is not a whole number above 0, of at most 18 digits',
+            "show",
+        ),
+        (
+            ["show", ".", "--tail", "9" * 19],
+            f'--tail: "{"9" * 19}" is not a whole number above 0, of at most 18 digits',
+            "show",
+        ),
+        (
+            ["slot", "list", "-p", "5" * 5000],
+            f'-p/--port: "{"5" * 5000}" is not a port number (1 to 65535)',
+            "slot list",
+        ),
+        (
+            ["show", ".", "--limit", "0"],
+            '--limit: "0" is not a whole number above 0, of at most 18 digits',
+            "show",
+        ),
     ],
 )
 def test_a_malformed_command_line_is_one_line_and_a_hint(refused, arguments, reason, where):
@@ -240,6 +258,9 @@ def test_the_configuration_file_may_be_named_behind_the_command_or_in_the_enviro
         ("[show]\ntable = 'a.b'", '"show.table" must be a list'),
         ("password = 'x'", 'no such option: "password"'),
         ("host = ", "Invalid value (at end of document)"),
+        ("host = " + "9" * 5000, "a number has thousands of digits"),
+        ("host = " + "[" * 5000 + "]" * 5000, "it is nested too deeply"),
+        ('host = "a\\u0000b"', '"host" has a NUL, which no name and no path can have'),
     ],
 )
 def test_a_wrong_key_or_value_in_the_configuration_file_is_named(refused, tmp_path, content, reason):

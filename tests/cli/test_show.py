@@ -418,3 +418,33 @@ def test_streamed_transactions_of_a_capture(database, pgcdc, tmp_path):
         streamed = [change for change in shown if "op" in change and change.get("commit_lsn", 1) is None]
         assert len(streamed) >= 3000
         assert show(pgcdc, "raw", "--format", "pretty").count("Stream Start") > 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1:replace"])
+def test_what_is_printed_is_utf8_whatever_python_is_told(tmp_path, encoding):
+    line = (
+        '{"op":"I","lsn":"0/1","commit_lsn":"0/1","seq":0,"xid":1,"ts":"2026-01-01T00:00:00Z",'
+        '"schema":"public","table":"Käse","key":{"a":1},"new":{"a":1,"b":"日本"}}\n'
+    )
+    (tmp_path / "changes.jsonl").write_text(line, "utf-8")
+    command = [*PGCDC, "show", str(tmp_path / "changes.jsonl"), "--format", "jsonl"]
+    ran = subprocess.run(
+        command, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True, check=False
+    )
+    assert (ran.returncode, ran.stderr, ran.stdout.decode()) == (0, b"", line)
+
+
+def test_tables_whose_names_read_alike_are_in_order_too(database18, tmp_path):
+    """`a."b.c"` and `"a.b".c` are both called a.b.c."""
+    tables = ['a."b.c"', '"a.b".c']
+    database18.execute('CREATE SCHEMA a; CREATE SCHEMA "a.b"; CREATE PUBLICATION p FOR ALL TABLES')
+    for table in tables:
+        database18.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    slot, out = database18.create_slot(), tmp_path / "out"
+    for number in range(6):
+        database18.execute(f"INSERT INTO {tables[number % 2]} VALUES ({number})")
+    subprocess.run(
+        stream_command(database18.uri, slot, "-D", out, "--endpos", "now", publications=["p"]), check=True
+    )
+    shown = subprocess.run([*PGCDC, "show", str(out), "--json"], capture_output=True, check=True).stdout
+    assert [json.loads(line)["new"]["id"] for line in shown.splitlines()] == list(range(6))

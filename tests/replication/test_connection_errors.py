@@ -103,6 +103,15 @@ def test_a_refusal_in_another_language_is_no_reason_to_try_again(strict_server, 
     assert refused("host=/nowhere user=u").kind is ErrorKind.CONNECTION
 
 
+@pytest.mark.parametrize("wanted", ["read-write", "standby"])
+def test_a_host_that_is_not_what_is_wanted_is_worth_another_try(database18, wanted):
+    """In a failover there is none for a while: the old primary is a standby, and no other there yet."""
+    database18.execute(f"ALTER DATABASE {database18.name} SET default_transaction_read_only = on")
+    error = refused(make_conninfo(database18.uri, target_session_attrs=wanted))
+    assert error.kind is ErrorKind.CONNECTION
+    assert "target_session_attrs" in error.hint
+
+
 def test_several_hosts_are_each_named_once_in_a_line():
     error = refused("host=127.0.0.1,/nowhere,127.0.0.1 port=1 user=u dbname=d")
     assert error.kind is ErrorKind.CONNECTION

@@ -27,7 +27,10 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
         ("--rotate-size 0", '--rotate-size: "0" is less than a byte'),
         ("--max-time soon", '--max-time: "soon" is not a time: a number with a unit (ms, s, min, h, d)'),
         ("-s -1", '-s/--status-interval: "-1" is not a time: a number with a unit (ms, s, min, h, d)'),
-        ("--max-transactions 0", '--max-transactions: "0" is not a whole number above 0'),
+        (
+            "--max-transactions 0",
+            '--max-transactions: "0" is not a whole number above 0, of at most 18 digits',
+        ),
         ("-f x", "-f and -D exclude each other"),
         ("--format pretty", "--format pretty goes into one file (-f) or to standard output"),
         (
