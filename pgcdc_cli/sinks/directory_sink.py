@@ -216,7 +216,7 @@ def _finish_segment(files: OpenFiles, pending: PendingRotation) -> int:
 def _rename(files: OpenFiles, old: str, new: str) -> None:
     source, target = files.stat(old), files.stat(new)
     if source is not None and target is not None:
-        raise damaged(files.full(new), "it is there already")
+        raise damaged(files.full(new), "it already exists")
     if source is None and target is None:
         raise damaged(files.full(new), "it is missing")
     if source is not None:

@@ -33,7 +33,7 @@ def test_a_full_disk_needs_room(code):
         ("EEXIST", "move away what has that name"),
         ("EMFILE", "ulimit -n"),
         ("ENFILE", "fs.file-max"),
-        ("EIO", "nothing beyond the last checkpoint was confirmed: mend it"),
+        ("EIO", "nothing beyond the last checkpoint was confirmed: fix the cause and run again"),
     ],
 )
 def test_whatever_else_is_wrong_needs_something_else(code, remedy):

@@ -170,13 +170,13 @@ def test_a_slot_and_a_directory_that_are_in_use(source, tmp_path, follow):
     wait_until(lambda: taken(source, slot) >= written)
     refused(
         stream(source.uri, slot, "-D", str(out), *NOW), 11,
-        f'lock "{out}/.lock": another process holds it', "another run writes here: wait for it to end",
+        f'lock "{out}/.lock": another process holds it', "another run is writing here: wait for it to end",
     )  # fmt: skip
     for loop in ((), ("-n",)):
         refused(
             stream(source.uri, slot, "-D", str(tmp_path / "two"), *NOW, *loop), 5,
             f'start streaming from slot "{slot}": replication slot "{slot}" is active for PID {pid}',
-            "another process reads it: see pgcdc slot show NAME",
+            "another process is using it: see pgcdc slot show NAME",
         )  # fmt: skip
     assert other_run.stop() == (0, "")
     insert(source, 4, 5)
@@ -230,7 +230,7 @@ def test_a_start_position_beside_a_checkpoint(source, tmp_path, where):
     refused(
         stream(source.uri, slot, where, str(out), "-I", "0/1", *NOW), 2,
         f"start at 0/1: there is a checkpoint, at {end}",
-        "leave out -I/--startpos, or write to another place",
+        "leave out -I/--startpos, or write to another directory or file",
     )  # fmt: skip
     assert (position(source, slot), files(tmp_path)) == before
     assert stream(source.uri, slot, where, str(out), *NOW).returncode == 0

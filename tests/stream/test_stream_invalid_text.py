@@ -115,7 +115,7 @@ def test_what_has_no_equivalent_in_utf8_is_no_end(encoded, tmp_path):
         stopped.stderr,
     )
     looked = stream(database.uri, database.slot, "--peek", "--invalid-text", "escape", *NOW)
-    assert 'column "b" of table "public.t" has text that is invalid' in looked.stderr
+    assert 'column "b" of table "public.t" has invalid text' in looked.stderr
     ran = run(database, tmp_path, "--invalid-text", "escape")
     assert ran.returncode == 0, ran.stderr
     assert rows(tmp_path) == [{"a": 5, "b": "\\x81é"}]
@@ -323,7 +323,7 @@ def test_slot_peek_shows_names_and_values_that_are_no_text(encoded):
     peek = [*PGCDC, "slot", "peek", "-d", database.uri, slot]
     shown = subprocess.run(peek, capture_output=True, text=True, timeout=60, check=False)
     assert shown.returncode == 0, shown.stderr
-    assert shown.stderr.endswith(" has text that is invalid: --invalid-text escape applies\n")
+    assert shown.stderr.endswith(" has invalid text: --invalid-text escape applies\n")
     assert 'public."t\\xff"' in shown.stdout
     assert "b\\xff" in shown.stdout
     assert "value\\xfe" in shown.stdout

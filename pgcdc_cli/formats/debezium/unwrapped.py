@@ -33,7 +33,7 @@ def unwrapped_schema(row: Schema, unwrap: ExtractNewRecordState, version: str) -
     if twice is not None:
         raise PgcdcError(
             ErrorKind.USAGE,
-            f'could not add the field "{twice}" to "{row["name"]}": it is there already',
+            f'could not add the field "{twice}" to "{row["name"]}": it already exists',
             hint="call it otherwise, with add.fields.prefix or as MEMBER:NAME",
         )
     return {**row, "fields": fields, "optional": False}
