@@ -226,7 +226,7 @@ def alter(  # noqa: PLR0913 - a command's options
     )
     if change == Alteration():
         raise usage_error("nothing to change")
-    missing = f"see what there is with: pgcdc publication list and pgcdc publication show {name}"
+    missing = f"see which exist with: pgcdc publication list and pgcdc publication show {name}"
     with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
         _check_generated_columns(catalog, generated_columns)
         catalog.alter_publication(name, change)
@@ -254,7 +254,7 @@ def drop(
     """Drop a publication. Slots that still name it will fail."""
     from pgcdc_cli.catalog import Catalog
 
-    missing = "see what there is with: pgcdc publication list"
+    missing = "see which exist with: pgcdc publication list"
     with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
         catalog.drop_publication(name, if_exists=if_exists)
 

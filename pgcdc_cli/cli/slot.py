@@ -102,7 +102,7 @@ def drop(
     from pgcdc_cli.replication.connection import ReplicationConnection
 
     in_the_way = {
-        ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list",
+        ErrorKind.SLOT_MISSING: "see which exist with: pgcdc slot list",
         ErrorKind.SLOT_ACTIVE: f"end what reads it (pgcdc slot show {name} tells), or add --wait",
     }
     try:
@@ -250,7 +250,7 @@ def copy(
 
     wrong_name = {
         ErrorKind.SLOT_EXISTS: "choose another name: pgcdc slot list tells those that there are",
-        ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list",
+        ErrorKind.SLOT_MISSING: "see which exist with: pgcdc slot list",
     }
     with hints(wrong_name), Catalog(conninfo) as catalog:
         write(f"{new} {catalog.copy_slot(old, new)}")

@@ -465,7 +465,7 @@ def test_a_missing_slot_is_not_created_to_be_dropped(node):
     assert ran.returncode == 1
     assert ran.stderr.decode().splitlines() == [
         'pg_recvlogical: error: could not drop slot "missing": replication slot "missing" does not exist',
-        "pg_recvlogical: hint: see what there is with: pgcdc slot list",
+        "pg_recvlogical: hint: see which exist with: pgcdc slot list",
     ]
 
 

@@ -99,7 +99,7 @@ def test_a_copy_goes_on_from_the_same_point(database, pgcdc, slot):
     missing = pgcdc("slot", "copy", "nix", f"{slot}_3", "-d", database.uri)
     assert (missing.status, missing.err.splitlines()[1]) == (
         5,
-        "hint: see what there is with: pgcdc slot list",
+        "hint: see which exist with: pgcdc slot list",
     )
 
 

@@ -148,7 +148,7 @@ def test_a_missing_slot_is_an_error_unless_that_will_do(database, pgcdc, refused
         database.uri,
         status=5,
         error=f'could not drop slot "{name}": replication slot "{name}" does not exist',
-        hint="see what there is with: pgcdc slot list",
+        hint="see which exist with: pgcdc slot list",
     )
     ran = pgcdc("slot", "drop", name, "-d", database.uri, "--if-exists")
     assert (ran.status, ran.out, ran.err) == (0, "", f'pgcdc: slot "{name}" does not exist\n')

@@ -170,7 +170,7 @@ def test_what_a_standby_cancels_may_be_tried_again(shop18):
         " RAISE 'canceling statement due to conflict with recovery' USING ERRCODE = '40001'; END $$"
     )
     ended = run(shop18.uri, "--table", "public.t", "--where", "conflict()")
-    hint = "run again; hot_standby_feedback = on keeps a standby from having to cancel what it is asked"
+    hint = "run again; hot_standby_feedback = on keeps a standby from having to cancel queries"
     reason = 'read the rows of table "public.t": canceling statement due to conflict with recovery'
     refused(ended, 3, reason, hint)
 

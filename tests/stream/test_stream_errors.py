@@ -191,7 +191,7 @@ def test_no_such_publication(database, tmp_path):
     run = stream(database.uri, slot, "-D", str(tmp_path / "out"), *NOW)
     refused(
         run, 7, 'find publication "pub"',
-        "see what there is with: pgcdc publication list;"
+        "see which exist with: pgcdc publication list;"
         " or create it with: pgcdc publication create pub, then recreate the slot",
     )  # fmt: skip
     assert position(database, slot) == before

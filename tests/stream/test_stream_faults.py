@@ -192,9 +192,7 @@ def test_a_frame_that_is_none_of_the_protocol(source, tampered, tmp_path):
     uri = tampered(b"d\0\0\0\x16k", b"d\0\0\0\x16z")
     run = stream(uri, slot, "-D", str(tmp_path / "out"), "--max-time", "20s")
     assert run.returncode == 8
-    assert run.stderr.startswith(
-        "pgcdc: error: could not read a frame: unknown type b'z'\nhint: none of it"
-    )
+    assert run.stderr.startswith("pgcdc: error: could not read a frame: unknown type b'z'\nhint: none of it")
 
 
 @pytest.mark.parametrize(("refusals", "status"), [(1, 0), (2, 0), (3, 0), (100, 3)])

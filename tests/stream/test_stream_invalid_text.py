@@ -12,7 +12,7 @@ from stream_runs import NOW, stream
 
 from pgcdc_cli.types.database_text import INVALID_NAME_HINT, SINGLE_BYTE_CODECS
 
-HINT = "hint: fix it in the source before it is read, or go on with --invalid-text replace or escape\n"
+HINT = "hint: fix it in the source before it is read, or continue with --invalid-text replace or escape\n"
 CONNECTOR = ("-c", "topic.prefix=p", "-c", "snapshot.mode=never")
 ROWS = 100
 """Enough rows to be decoded as columns."""
@@ -306,7 +306,7 @@ def test_a_default_that_is_no_text_ends_the_stream_or_is_mended(encoded, tmp_pat
     assert stopped.returncode == 8
     assert stopped.stderr == (
         'pgcdc: error: could not describe table "public.d": invalid byte sequence for encoding "UTF8": 0xff\n'
-        "hint: a name or default in the catalog is not valid text: change it, or go on with --invalid-text"
+        "hint: a name or default in the catalog is not valid text: change it, or continue with --invalid-text"
         " replace or escape, or with --no-catalog\n"
     )
     ran = run(database, tmp_path, "--invalid-text", "replace")
