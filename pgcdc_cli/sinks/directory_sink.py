@@ -75,7 +75,9 @@ class SegmentDirectory:
             self._made = True
         elif not found.folder:
             message = f'could not open "{self._files.root}": it is not a directory'
-            raise PgcdcError(ErrorKind.OUTPUT, message, hint="write into a file with -f, or name another")
+            raise PgcdcError(
+                ErrorKind.OUTPUT, message, hint="write to a file with -f, or name another directory"
+            )
         return self._files.disk.lock(self._files.full(self.control.lock))
 
     def discard(self) -> None:

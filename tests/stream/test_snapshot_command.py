@@ -205,7 +205,7 @@ def test_what_is_written_is_never_written_over(shop18, tmp_path):
 def test_a_file_of_somebody_else_is_not_written_over(shop18, tmp_path):
     out = tmp_path / "notes"
     out.write_text("precious")
-    hint = "move it away, or write to another file; if pgcdc wrote it, put notes.checkpoint back beside it"
+    hint = "move it away, or write to another file; if pgcdc wrote it, put notes.checkpoint back next to it"
     reason = "it has 8 bytes, and there is no checkpoint for it"
     refused(run(shop18.uri, *PUB, "-f", out), 10, f'continue from "{out}": {reason}', hint)
     assert out.read_text() == "precious"

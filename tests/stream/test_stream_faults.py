@@ -253,7 +253,7 @@ def test_a_file_system_that_may_only_be_read(source, small_disk):
     assert run.returncode == 9
     assert run.stderr == (
         f'pgcdc: error: could not create folder "{out}": Read-only file system\n'
-        "hint: mount the file system for writing, or write to another place\n"
+        "hint: mount the file system for writing, or write to another directory or file\n"
     )
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
     assert stream(source.uri, slot, "-D", str(out), "--endpos", "now").returncode == 0
@@ -286,7 +286,7 @@ def test_a_directory_that_may_not_be_written(source):
         )
         assert run.stderr == (
             f'pgcdc: error: could not create folder "{place}/out": Permission denied\n'
-            "hint: check owner and mode of the path and of its folder, and who runs pgcdc\n"
+            "hint: check the owner and mode of the path and its folder, and which user runs pgcdc\n"
         )
         assert run.returncode == 9
     finally:

@@ -13,7 +13,7 @@ from stream_runs import NOW, delivers, insert, make_slot, numbers, position, ref
 
 OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
 ACCEPT_GAP = "changes in between are lost: --accept-gap continues without them"
-OTHER_VERSION = "it is whole: go on with the pgcdc that wrote it, or one that is newer"
+OTHER_VERSION = "it is intact: continue with the pgcdc that wrote it, or a newer one"
 RESTORE = "restore the file from a copy, or start over with an empty directory and a new slot"
 
 
@@ -104,7 +104,7 @@ def test_a_damaged_checkpoint(source, written):
         assert position(source, slot) == before
     newer = data.replace(b'{"format_version":1', b'{"format_version":2')
     checkpoint.write_bytes(newer)
-    reason = "it is of format version 2, this pgcdc reads 1"
+    reason = "it has format version 2, this pgcdc reads 1"
     run = stream(source.uri, slot, "-D", str(out), *NOW)
     refused(run, 10, f'continue from "{checkpoint}": {reason}', OTHER_VERSION)
     assert checkpoint.read_bytes() == newer
