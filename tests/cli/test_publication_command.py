@@ -300,7 +300,7 @@ def refusal(table, why):
     return f'pgcdc: warning: updates and deletes of table "{table}" fail on the source: {why}\n'
 
 
-DOCTOR = "pgcdc: warning: what mends it: pgcdc doctor --publication p\n"
+DOCTOR = "pgcdc: warning: to fix this: pgcdc doctor --publication p\n"
 
 
 def test_a_column_list_without_the_key_is_warned_of(shop, pgcdc):
@@ -330,4 +330,4 @@ def test_of_many_tables_some_are_named(shop, pgcdc):
     ran = pgcdc("publication", "create", "p", "-d", shop.uri, "--all-tables")
     *named, last = ran.err.splitlines(keepends=True)
     assert named == [refusal(f"public.keyless{n}", "it has no replica identity") for n in range(5)]
-    assert last == "pgcdc: warning: 2 more of the kind; what mends it: pgcdc doctor --publication p\n"
+    assert last == "pgcdc: warning: 2 more like these; to fix this: pgcdc doctor --publication p\n"

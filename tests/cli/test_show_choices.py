@@ -117,7 +117,7 @@ def test_counts_for_people(pgcdc):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--op", "X"], '--op: "X" is none of I, U, D, T, M, R'),
+        (["--op", "X"], '--op: "X" is not one of I, U, D, T, M, R'),
         (
             ["--since", "noon"],
             (

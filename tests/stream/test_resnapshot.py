@@ -487,10 +487,13 @@ def test_publications_decide_which_rows_and_columns(database18, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-f", "out", "--format", "wal2json"), "--format wal2json has no name for rows that were there"),
+        (("-f", "out", "--format", "wal2json"), "--format wal2json can't represent existing rows"),
         (("-f", "out", "--format", "raw"), "raw output is what the plugin sends"),
-        ((), "a checkpoint has to know how far it is: use -f FILE or -D"),
-        (("-D", "out", "--snapshot", "only"), "reads while it streams, and --snapshot only ends before"),
+        ((), "a checkpoint has to keep its progress: use -f FILE or -D"),
+        (
+            ("-D", "out", "--snapshot", "only"),
+            "reads while it streams, and --snapshot only exits before that",
+        ),
     ],
 )
 def test_what_it_does_not_go_with(tmp_path, arguments, message):

@@ -341,5 +341,6 @@ def test_a_name_on_the_command_line_is_utf8(server18, command):
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == (
         "pgcdc: error: could not read the command line: a name has the byte 0xfc, which is not UTF-8\n"
-        "hint: names are given in UTF-8, whatever the database's encoding; rename what has none there\n"
+        "hint: names are given in UTF-8, whatever the database's encoding; rename what UTF-8 can't"
+        " represent\n"
     )

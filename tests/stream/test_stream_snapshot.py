@@ -193,9 +193,9 @@ def test_status_says_how_far_a_snapshot_is(filled, tmp_path, slot):
     """A slot that doesn't exist yet is not a lost one."""
     out = tmp_path / "out"
     killed_at(STEPS["while rows are read"], filled, slot, out, *INITIAL)
-    assert status(out, filled) == ("going on, 0 tables are whole", None)
+    assert status(out, filled) == ("in progress, 0 tables are complete", None)
     killed_at("sink _make_durable after", filled, slot, out, *INITIAL, "-F", "0.001")
-    assert status(out, filled) == ("going on, 1 table is whole", slot)
+    assert status(out, filled) == ("in progress, 1 table is complete", slot)
     assert stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW).returncode == 0
     assert status(out, filled) == (None, slot)
 
@@ -387,7 +387,7 @@ def test_progress_says_that_a_large_transaction_comes(capsys, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 60)
     line(RunTotals(spooled=47 << 20, wal_end=Lsn(1 << 20)))
-    expected = "47.0 MB of large transactions put aside, lag 1.0 MB, durable to 0/0; 0 rows in 0 transactions"
+    expected = "47.0 MB of large transactions spooled, lag 1.0 MB, durable to 0/0; 0 rows in 0 transactions"
     assert capsys.readouterr().err == f"pgcdc: {expected}\n"
     line(RunTotals(rows=60_000, spooled=47 << 20, durable_lsn=Lsn(1 << 20)))
     monkeypatch.setattr(time, "monotonic", lambda: now + 120)
