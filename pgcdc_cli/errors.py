@@ -43,24 +43,24 @@ class ErrorKind(Enum):
     RIGHTS = Rule(4, False, "the role needs REPLICATION, and SELECT on what it reads")
     SLOT_MISSING = Rule(5, False, "create it with: pgcdc slot create NAME, or add --create-slot")
     SLOT_EXISTS = Rule(5, False, "drop it first, or add --if-not-exists")
-    SLOT_ACTIVE = Rule(5, True, "another process reads it: see pgcdc slot show NAME")
+    SLOT_ACTIVE = Rule(5, True, "another process is using it: see pgcdc slot show NAME")
     SLOT_INVALIDATED = Rule(
         6, False, "its changes are lost: drop it, create it again and take a new snapshot"
     )
-    GAP = Rule(6, False, "changes in between are lost: --accept-gap goes on without them")
+    GAP = Rule(6, False, "changes in between are lost: --accept-gap continues without them")
     PUBLICATION = Rule(7, False, "create it with: pgcdc publication create NAME, before the slot")
-    PROTOCOL = Rule(8, False, "nothing of it was confirmed: report it with the .bad file")
-    OUTPUT = Rule(9, False, "nothing beyond the last checkpoint was confirmed: mend it and run again")
+    PROTOCOL = Rule(8, False, "none of it was confirmed: report it and attach the .bad file")
+    OUTPUT = Rule(9, False, "nothing beyond the last checkpoint was confirmed: fix the cause and run again")
     CHECKPOINT = Rule(
         10, False, "restore the file from a copy, or start over with an empty directory and a new slot"
     )
-    LOCKED = Rule(11, False, "another run writes here: wait for it to end")
-    TIMEOUT = Rule(12, False, "run again to go on from where it stopped")
+    LOCKED = Rule(11, False, "another run is writing here: wait for it to end")
+    TIMEOUT = Rule(12, False, "run again to continue from where it stopped")
     SOURCE_CHANGED = Rule(
         13, False, "use another directory, or connect to the source that the checkpoint names"
     )
     SPARK = Rule(14, False, "see the output of spark-submit above; add --verbose")
-    UNFIT = Rule(15, False, "the statements under each error mend it: run them, and pgcdc doctor again")
+    UNFIT = Rule(15, False, "the statements under each error fix it: run them, then pgcdc doctor again")
 
     @property
     def rule(self) -> Rule:

@@ -32,7 +32,7 @@ from pgcdc_cli.types.database_text import STRICT, DatabaseText
 if TYPE_CHECKING:
     from pgcdc_cli.catalog.doctor import Finding
 
-_NO_TEXT = "the name of the one that looks like it is not valid text: rename it"
+_NO_TEXT = "the name of the one that resembles it is not valid text: rename it"
 
 __all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
 
@@ -157,7 +157,7 @@ class Catalog:
             return f"name each of them: --publication {' --publication '.join(parts)}"
         near = nearest(missing, names)
         first = (
-            f"did you mean {quoted_list(near)}" if near else "see what there is with: pgcdc publication list"
+            f"did you mean {quoted_list(near)}" if near else "see which exist with: pgcdc publication list"
         )
         return f"{first}; or create it with: pgcdc publication create {missing}, then recreate the slot"
 

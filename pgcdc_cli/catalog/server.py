@@ -120,7 +120,7 @@ def create_grant(session: Session) -> str:
         sql.Identifier(database), sql.Identifier(role)
     )
     return (
-        f"it takes: {statement.as_string()}; and owning the tables, or a superuser for all or schemas' tables"
+        f"it needs: {statement.as_string()}; and to own the tables, or a superuser for all tables or schemas"
     )
 
 

@@ -32,7 +32,7 @@ INTERRUPTED = 130
 GARBAGE = 20_000
 """New objects after which Python's garbage collector runs; its default is 700."""
 
-_NAMES_HINT = "names are given in UTF-8, whatever the database's encoding; rename what has none there"
+_NAMES_HINT = "names are given in UTF-8, whatever the database's encoding; rename what UTF-8 can't represent"
 
 LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
 """The lowest log level that is shown, by verbosity."""

@@ -343,6 +343,6 @@ def refuse_unmatched(patterns: Sequence[str]) -> None:
     if named:
         raise PgcdcError(
             ErrorKind.USAGE,
-            f"could not find {named}: no table that has changes fits --table",
+            f"could not find {named}: no table with changes matches --table",
             hint="a pattern is like schema.table, with * and ?, in quotes: 'public.*'",
         )

@@ -71,7 +71,7 @@ def _print_version(ctx: typer.Context, value: bool) -> None:
         write(versions_json() if ctx.params["version_json"] else version_line())
         raise typer.Exit
     if ctx.params["version_json"]:
-        ctx.fail("--json goes after a command's name, or goes with --version")
+        ctx.fail("--json goes after a command's name, or with --version")
 
 
 def _load_config(ctx: typer.Context, path: Path | None) -> None:

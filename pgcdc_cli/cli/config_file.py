@@ -47,7 +47,7 @@ def _bad_file(path: Path, reason: str) -> PgcdcError:
     return PgcdcError(
         ErrorKind.USAGE,
         f'could not read "{path}": {reason}',
-        hint="options stand there by their long names, a command's own under [command]: see pgcdc(1)",
+        hint="options have their long names there, a command's own under [command]: see pgcdc(1)",
     )
 
 

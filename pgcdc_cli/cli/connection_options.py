@@ -167,7 +167,7 @@ def _check_uri(conninfo: str, options: Mapping[str, str | None]) -> None:
     if is_cut or any("@" in host[1:] and "/" not in host for host in hosts) or not all(map(_is_port, ports)):
         raise PgcdcError(
             ErrorKind.USAGE,
-            "could not read the connection string: its host, port or database can't be one",
+            "could not read the connection string: its host, port or database is not valid",
             hint='in a password write "@" as %40 and "/" as %2F, or set PGPASSWORD; in a name "@" as %40',
         )
 

@@ -26,15 +26,15 @@ from pgcdc_cli.errors import ErrorKind
 
 _ENVIRONMENT = {
     "PGCDC_OPTION": "Default of --option: PGCDC_DBNAME for --dbname, and so on (see OPTIONS of every"
-    " command). An empty variable is as good as none. Where an option may be given several times, blanks"
-    " part the values.",
+    " command). An empty variable counts as unset. If an option may be given several times, blanks separate"
+    " the values.",
     "PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD, ...": "libpq's own variables, as for psql(1).",
-    "PAGER": "What shows a terminal the changes of pgcdc-show(1): less without it; nothing if it is empty.",
+    "PAGER": "The program that pages the changes of pgcdc-show(1) on a terminal. Default: less; empty: none.",
     "PGCDC_COMPLETION_SECONDS": "How long a shell's completion waits for the server, to offer names of slots,"
-    " tables and the like: 0.3 without it.",
-    "JOURNAL_STREAM": "Set by systemd where standard error is its journal, which notes the time of each line"
-    " by itself. Elsewhere, but on a terminal, a run that has no end of its own (pgcdc-stream(1);"
-    " pgcdc-spark-submit(1) with --follow) has --log-format timed by default; all else has text.",
+    " tables and the like. Default: 0.3.",
+    "JOURNAL_STREAM": "Set by systemd if standard error is its journal, which notes the time of each line"
+    " itself. Without it, and if not on a terminal, a run that has no end of its own (pgcdc-stream(1);"
+    " pgcdc-spark-submit(1) with --follow) has --log-format timed by default; all others have text.",
     "NO_COLOR": "No colour if set. TERM=dumb has the same effect, and so has output to anything but a"
     " terminal.",
 }
@@ -179,7 +179,7 @@ def _exit_statuses(command: ClickCommand) -> dict[str, str]:
     texts: dict[int, list[str]] = {}
     for kind in ErrorKind:
         what = kind.name.lower().replace("_", " ").capitalize()
-        again = " (tried again by itself)" if kind.rule.transient else ""
+        again = " (retried automatically)" if kind.rule.transient else ""
         texts.setdefault(kind.rule.exit_status, []).append(f"{what}{again}: {kind.rule.hint}.")
     known = _STATUSES | {status: " ".join(lines) for status, lines in texts.items()}
     return {str(status): text for status, text in sorted(known.items())}

@@ -70,16 +70,24 @@ class RunMetrics:
             ("pgcdc_reconnects", "Connections that were lost and tried again.", totals.reconnects),
         )
         gauges = (
-            ("pgcdc_written_lsn", "Position up to which all is written, in bytes.", totals.written_lsn),
-            ("pgcdc_durable_lsn", "Position up to which all is durable, in bytes.", totals.durable_lsn),
-            ("pgcdc_server_lsn", "End of the server's WAL as far as it told, in bytes.", totals.wal_end),
+            (
+                "pgcdc_written_lsn",
+                "Position up to which everything is written, in bytes.",
+                totals.written_lsn,
+            ),
+            (
+                "pgcdc_durable_lsn",
+                "Position up to which everything is durable, in bytes.",
+                totals.durable_lsn,
+            ),
+            ("pgcdc_server_lsn", "End of the server's WAL as it last reported it, in bytes.", totals.wal_end),
             (
                 "pgcdc_lag_bytes",
-                "Bytes of WAL not durable here.",
+                "Bytes of WAL that are not durable here yet.",
                 max(totals.wal_end - totals.durable_lsn, 0),
             ),
             ("pgcdc_start_timestamp_seconds", "When the run began.", self._began),
-            ("pgcdc_seen_timestamp_seconds", "When the run last said how far it is.", self._seen),
+            ("pgcdc_seen_timestamp_seconds", "When the run last reported its position.", self._seen),
         )
         for name, text, value in counters:
             family = CounterMetricFamily(name, text, labels=["slot"])
@@ -92,7 +100,7 @@ class RunMetrics:
             yield gauge
 
 
-_ENDED = "How the run ended; there once it has."
+_ENDED = "How the run ended; present once it has."
 
 
 class MetricsOutput:
@@ -193,6 +201,6 @@ def _require_client() -> None:
     except ImportError as error:
         raise PgcdcError(
             ErrorKind.USAGE,
-            "could not give metrics: prometheus_client isn't installed",
+            "could not export metrics: prometheus_client isn't installed",
             hint="pip install 'pgcdc-cli[metrics]'",
         ) from error

@@ -159,8 +159,8 @@ def _warn_of_refused(catalog: "Catalog", name: str) -> None:
     for finding in findings[:_SHOWN]:
         warn(finding.message)
     if findings:
-        more = f"{len(findings) - _SHOWN} more of the kind; " if len(findings) > _SHOWN else ""
-        warn(f"{more}what mends it: pgcdc doctor --publication {name}")
+        more = f"{len(findings) - _SHOWN} more like these; " if len(findings) > _SHOWN else ""
+        warn(f"{more}to fix this: pgcdc doctor --publication {name}")
 
 
 def _operations(text: str) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def alter(  # noqa: PLR0913 - a command's options
     from pgcdc_cli.catalog import Alteration, Catalog
 
     if set_table and (add_table or drop_table or add_schema or drop_schema):
-        raise usage_error("--set-table says all: it excludes what adds and drops")
+        raise usage_error("--set-table lists every table: it excludes options that add or drop")
     change = Alteration(
         add=_members(name, add_table, add_schema),
         drop=_members(name, drop_table, drop_schema),
@@ -226,7 +226,7 @@ def alter(  # noqa: PLR0913 - a command's options
     )
     if change == Alteration():
         raise usage_error("nothing to change")
-    missing = f"see what there is with: pgcdc publication list and pgcdc publication show {name}"
+    missing = f"see which exist with: pgcdc publication list and pgcdc publication show {name}"
     with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
         _check_generated_columns(catalog, generated_columns)
         catalog.alter_publication(name, change)
@@ -254,7 +254,7 @@ def drop(
     """Drop a publication. Slots that still name it will fail."""
     from pgcdc_cli.catalog import Catalog
 
-    missing = "see what there is with: pgcdc publication list"
+    missing = "see which exist with: pgcdc publication list"
     with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
         catalog.drop_publication(name, if_exists=if_exists)
 

@@ -332,7 +332,7 @@ def _drop_and_create(connection: "ReplicationConnection", old: str | None, new: 
 
 def _drop(connection: "ReplicationConnection", slot: str) -> None:
     _say(f'dropping replication slot "{slot}"')
-    with hints({ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list"}):
+    with hints({ErrorKind.SLOT_MISSING: "see which exist with: pgcdc slot list"}):
         connection.drop_slot(slot)
 
 

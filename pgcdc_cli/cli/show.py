@@ -49,7 +49,7 @@ def operation(text: str) -> str:
     """Parse a letter of `op`, or its word."""
     letter = _OPERATIONS.get(text.lower(), text.upper())
     if letter not in _OPERATIONS.values():
-        raise usage_error(f'"{text}" is none of {", ".join(_OPERATIONS.values())}')
+        raise usage_error(f'"{text}" is not one of {", ".join(_OPERATIONS.values())}')
     return letter
 
 

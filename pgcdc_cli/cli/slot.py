@@ -60,7 +60,9 @@ def create(  # noqa: PLR0913 - a command's options
     """
     from pgcdc_cli.replication.connection import ReplicationConnection
 
-    exists = f"if it will do: --if-not-exists; else choose another name, or first: pgcdc slot drop {name}"
+    exists = (
+        f"if it will do: --if-not-exists; else choose another name, or drop it first: pgcdc slot drop {name}"
+    )
     try:
         with hints({ErrorKind.SLOT_EXISTS: exists}), ReplicationConnection(conninfo) as connection:
             created, position = connection.create_slot(name, plugin, two_phase=two_phase, failover=failover)
@@ -102,8 +104,8 @@ def drop(
     from pgcdc_cli.replication.connection import ReplicationConnection
 
     in_the_way = {
-        ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list",
-        ErrorKind.SLOT_ACTIVE: f"end what reads it (pgcdc slot show {name} tells), or add --wait",
+        ErrorKind.SLOT_MISSING: "see which exist with: pgcdc slot list",
+        ErrorKind.SLOT_ACTIVE: f"stop what is reading it (see pgcdc slot show {name}), or add --wait",
     }
     try:
         with hints(in_the_way), ReplicationConnection(conninfo) as connection:
@@ -200,17 +202,17 @@ def advance(
     if at is not None and target is not None and target < at:
         raise PgcdcError(
             ErrorKind.USAGE,
-            f'could not advance slot "{name}" to {target}: it is at {at} already',
-            hint="a slot goes forward only: what is confirmed may be gone",
+            f'could not advance slot "{name}" to {target}: it is already at {at}',
+            hint="a slot only moves forward: what is confirmed may be gone",
         )
-    in_use = {ErrorKind.SLOT_ACTIVE: f"end what reads it: pgcdc slot show {name} tells"}
+    in_use = {ErrorKind.SLOT_ACTIVE: f"stop what is reading it: see pgcdc slot show {name}"}
     with hints(in_use), Catalog(conninfo) as catalog:
         end = catalog.log_end()
         if target is not None and target > end:
             # The server would silently advance to the end of its WAL, for good.
             raise PgcdcError(
                 ErrorKind.USAGE,
-                f'could not advance slot "{name}" to {target}: the server\'s log ends before that, at {end}',
+                f'could not advance slot "{name}" to {target}: the server\'s WAL ends before that, at {end}',
                 hint="--to now goes to its end",
             )
         if not yes:
@@ -229,9 +231,7 @@ def _ask(question: str) -> None:
     sys.stderr.write(question)
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        raise PgcdcError(
-            ErrorKind.USAGE, "could not continue: it wasn't agreed to", hint="nothing was changed"
-        )
+        raise PgcdcError(ErrorKind.USAGE, "could not continue: you did not agree", hint="nothing was changed")
 
 
 @app.command("copy", cls=Command, epilog=examples("pgcdc slot copy shop_slot second_slot -d shop"))
@@ -249,8 +249,8 @@ def copy(
     from pgcdc_cli.catalog import Catalog
 
     wrong_name = {
-        ErrorKind.SLOT_EXISTS: "choose another name: pgcdc slot list tells those that there are",
-        ErrorKind.SLOT_MISSING: "see what there is with: pgcdc slot list",
+        ErrorKind.SLOT_EXISTS: "choose another name: pgcdc slot list shows those that exist",
+        ErrorKind.SLOT_MISSING: "see which exist with: pgcdc slot list",
     }
     with hints(wrong_name), Catalog(conninfo) as catalog:
         write(f"{new} {catalog.copy_slot(old, new)}")
@@ -284,7 +284,7 @@ def alter(
         raise PgcdcError(
             ErrorKind.SLOT_ACTIVE,
             f'could not alter slot "{name}": it is active for PID {slot.active_pid}',
-            hint=f"end what reads it: pgcdc slot show {name} tells",
+            hint=f"stop what is reading it: see pgcdc slot show {name}",
         )
     with ReplicationConnection(conninfo) as connection:
         connection.alter_slot(name, failover=failover, two_phase=two_phase)

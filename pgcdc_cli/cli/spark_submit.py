@@ -303,7 +303,7 @@ def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
     from pgcdc_cli.spark.warehouse import last_merged, local_path
 
     if local_path(options.warehouse) is None or local_path(options.input) is None:
-        say("can't tell without Spark whether anything is new: not all is on this machine")
+        say("can't tell without Spark whether anything is new: not everything is on this machine")
         return False
 
     merged = last_merged(options)

@@ -238,7 +238,8 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
 def _snapshot_text(*, finished: bool, tables_read: int, lsn: str | None) -> str:
     if finished:
         return f"read; tables are as of one moment from {lsn} on"
-    return "going on, " + ("1 table is whole" if tables_read == 1 else f"{tables_read:,} tables are whole")
+    complete = "1 table is complete" if tables_read == 1 else f"{tables_read:,} tables are complete"
+    return f"in progress, {complete}"
 
 
 def _slot_facts(slot: "Slot | None") -> Iterator[tuple[str, str]]:
@@ -249,7 +250,7 @@ def _slot_facts(slot: "Slot | None") -> Iterator[tuple[str, str]]:
     yield "retained", human_bytes(slot.retained_bytes)
     yield "lag", human_bytes(slot.lag_bytes)
     if slot.invalidation_reason is not None or slot.wal_status == "lost":
-        yield "invalidated", slot.invalidation_reason or "its log is gone"
+        yield "invalidated", slot.invalidation_reason or "its WAL is gone"
 
 
 def _file_facts(files: "FinishedSegments", merged: "MergeState | None") -> Iterator[tuple[str, str]]:

@@ -214,7 +214,7 @@ def stream(  # noqa: PLR0913 - a command's options
 
 
 def _say_nothing_is_taken(slot: str) -> None:
-    say(f'nothing is taken from slot "{slot}": -f - takes what it prints')
+    say(f'nothing is consumed from slot "{slot}": -f - consumes what it prints')
 
 
 class ProgressLine:
@@ -259,7 +259,7 @@ class ProgressLine:
         transactions = (
             "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
         )
-        spooled = f"{human_bytes(totals.spooled)} of large transactions put aside"
+        spooled = f"{human_bytes(totals.spooled)} of large transactions spooled"
         begun = f"{rate:,.0f} rows/s" if rate or not totals.spooled else spooled
         return f"{begun}, lag {lag}, durable to {totals.durable_lsn}; {totals.rows:,} rows in {transactions}"
 

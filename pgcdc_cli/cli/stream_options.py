@@ -389,7 +389,7 @@ def check_two_phase(
 ) -> None:
     """Raise a usage error if the output can't handle prepared transactions; `keeps`: it has a checkpoint."""
     if at_prepare and not form.capabilities.transactions:
-        raise usage_error(f"--two-phase-at prepare: --format {form.name} can't tell how a transaction ended")
+        raise usage_error(f"--two-phase-at prepare: --format {form.name} can't show how a transaction ended")
     if two_phase and not at_prepare and not keeps and form.decodes:
         raise usage_error(
             "--two-phase: nothing keeps a prepared transaction until it commits;"
@@ -417,9 +417,9 @@ def resnapshot(
     if given:
         check_has_snapshots(form, "--resnapshot")
         if not keeps:
-            raise usage_error("--resnapshot: a checkpoint has to know how far it is: use -f FILE or -D")
+            raise usage_error("--resnapshot: a checkpoint has to keep its progress: use -f FILE or -D")
         if snapshot == "only":
-            raise usage_error("--resnapshot reads while it streams, and --snapshot only ends before")
+            raise usage_error("--resnapshot reads while it streams, and --snapshot only exits before that")
     return _patterns("--resnapshot", given, 2)
 
 
@@ -428,7 +428,7 @@ def check_has_snapshots(form: "type[Format | RawFormat]", what: str) -> None:
     if not form.decodes:
         raise usage_error(f"{what}: raw output is what the plugin sends, which has no rows of tables")
     if not form.capabilities.snapshot:
-        raise usage_error(f"{what}: --format {form.name} has no name for rows that were there before")
+        raise usage_error(f"{what}: --format {form.name} can't represent existing rows")
 
 
 def check_connector(

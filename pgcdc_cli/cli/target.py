@@ -169,7 +169,7 @@ def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catal
         if mode == "filtered":
             tables = tuple(PublishedTable(*table) for table in catalog.tables() if includes(*table))
             if not tables:
-                raise usage_error("publication.autocreate.mode=filtered: the filters let no table through")
+                raise usage_error("publication.autocreate.mode=filtered: no table passes the filters")
             filtered = Publication(name, tables=tables, via_root=via_root)
             (catalog.set_publication_tables if exists else catalog.create_publication)(filtered)
         elif not exists:

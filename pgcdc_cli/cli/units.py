@@ -94,7 +94,7 @@ def file_mode(text: str) -> int:
     if not 0 <= mode <= 0o777:
         raise usage_error(f'"{text}" is not a mode from 0600 to 0777, such as 0640')
     if mode & 0o600 != 0o600:
-        raise usage_error(f'mode "{text}" lets the owner not read and write')
+        raise usage_error(f'mode "{text}" does not let the owner read and write')
     return mode
 
 

@@ -103,7 +103,7 @@ class History:
             ("lag, lately", f"{human_bytes(last.lag)}  {sparkline(lags)}"),
         ]
         if last.safe is not None and rate > 0:
-            found.append(("slot lost in", f"{_spell(last.safe / rate)}, at this rate and if nobody reads it"))
+            found.append(("slot lost in", f"{_spell(last.safe / rate)}, at this rate if it is not read"))
         return found
 
 

@@ -249,7 +249,7 @@ class StreamedLoad:
         segments = self._demo.segments()
         if len({file["table"] for segment in segments for file in segment["files"]}) < len(shop.TABLES):
             return False
-        self._demo.reporter.note("merging what is finished, while the shop is open and the stream goes on")
+        self._demo.reporter.note("merging what is finished, while the shop is open and the stream continues")
         self._merge = self._children.start(*self._demo.merge_command, "--until", segments[-1]["end_lsn"])
         return True
 
@@ -389,5 +389,5 @@ def _start(data: Path) -> EmbeddedServer:
         return EmbeddedServer(data)
     except (OSError, subprocess.SubprocessError) as error:
         message = f"could not start the embedded PostgreSQL: {' '.join(str(error).split())}"
-        hint = "see whether the temporary directory has room, or set TMPDIR to another"
+        hint = "check that the temporary directory has room, or set TMPDIR to another"
         raise PgcdcError(ErrorKind.UNEXPECTED, message, hint=hint) from error

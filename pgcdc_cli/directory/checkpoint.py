@@ -24,7 +24,7 @@ from pgcdc_cli.types.database_text import InvalidText
 
 FORMAT_VERSION = 1
 
-_OTHER_VERSION = "it is whole: go on with the pgcdc that wrote it, or one that is newer"
+_OTHER_VERSION = "it is intact: continue with the pgcdc that wrote it, or a newer one"
 
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
 
@@ -306,7 +306,7 @@ def _check_version(data: bytes) -> None:
     if type(version) is not int:
         raise ValueError("it is not a checkpoint")
     if version != FORMAT_VERSION:
-        raise OtherVersionError(f"it is of format version {version}, this pgcdc reads {FORMAT_VERSION}")
+        raise OtherVersionError(f"it has format version {version}, this pgcdc reads {FORMAT_VERSION}")
 
 
 def _decode_source(fields: JsonFields | None) -> StreamSource:

@@ -42,19 +42,20 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 _MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
 _LOCK_LOST = "nothing beyond the last checkpoint was confirmed: put the folder back, and run again"
-_CHECK_MODE = "check owner and mode of the path and of its folder, and who runs pgcdc"
-_MISSING = "a folder on the way is missing: make it, or put it back where it was removed"
+_CHECK_MODE = "check the owner and mode of the path and its folder, and which user runs pgcdc"
+_MISSING = "a folder of the path is missing: create it, or put it back if it was removed"
 _HINTS = {
     errno.ENOSPC: _MAKE_ROOM,
     errno.EDQUOT: _MAKE_ROOM,
-    errno.EFBIG: "raise the largest size of a file (ulimit -f), or write smaller ones: -D with --rotate-size",
-    errno.EROFS: "mount the file system for writing, or write to another place",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f), or write smaller files: -D with"
+    " --rotate-size",
+    errno.EROFS: "mount the file system for writing, or write to another directory or file",
     errno.EACCES: _CHECK_MODE,
     errno.EPERM: _CHECK_MODE,
     errno.ENOENT: _MISSING,
-    errno.ENOTDIR: "a file stands where a folder should be: move it away, or write to another place",
-    errno.EISDIR: "a folder takes -D, not -f",
-    errno.EEXIST: "move away what has that name, or write to another place",
+    errno.ENOTDIR: "a file is in the place of a folder: move it away, or write to another directory or file",
+    errno.EISDIR: "a folder needs -D, not -f",
+    errno.EEXIST: "move away what has that name, or write to another directory or file",
     errno.EMFILE: "raise the number of files that a process may open: ulimit -n",
     errno.ENFILE: "raise the number of files that the system may open: fs.file-max",
 }

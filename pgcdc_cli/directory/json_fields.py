@@ -25,7 +25,7 @@ class JsonFields:
             raise ValueError(f"{self._what} lacks {name}")
         value = self._data.pop(name)
         if type(value) is not kind:
-            raise ValueError(f"{name} of {self._what} is no {kind.__name__}")
+            raise ValueError(f"{name} of {self._what} is not of type {kind.__name__}")
         return value
 
     def text(self, name: str) -> str:
@@ -48,7 +48,7 @@ class JsonFields:
         """Take a relative path that doesn't leave its folder."""
         value = self._take(name, str)
         if value.startswith("/") or "\0" in value or not {"", ".", ".."}.isdisjoint(value.split("/")):
-            raise ValueError(f"{name} of {self._what} leads out of the directory")
+            raise ValueError(f"{name} of {self._what} points outside the directory")
         return value
 
     def items(self, name: str) -> list[object]:

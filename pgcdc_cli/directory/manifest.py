@@ -91,7 +91,7 @@ def decode_segment(line: bytes) -> Segment:
     content = load(line)
     version = content.get("format_version") if isinstance(content, dict) else None
     if type(version) is int and version != FORMAT_VERSION:
-        raise ValueError(f"it is of format version {version}, this pgcdc reads {FORMAT_VERSION}")
+        raise ValueError(f"it has format version {version}, this pgcdc reads {FORMAT_VERSION}")
     fields = JsonFields(content, "a segment")
     fields.count("format_version")
     segment = Segment(

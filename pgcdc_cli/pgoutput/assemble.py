@@ -213,7 +213,7 @@ def _known(buffer: MessageBuffer, number: int, tables: Tables, oid: int) -> Sele
 
 
 def _unknown(buffer: MessageBuffer, number: int, oid: int) -> UndecodableError:
-    reason = f"no Relation message has come for OID {oid}"
+    reason = f"no Relation message was received for OID {oid}"
     return buffer.error(number, f"could not assemble {buffer.title(number)} message: {reason}")
 
 

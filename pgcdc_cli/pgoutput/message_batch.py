@@ -453,7 +453,7 @@ def _misplaced(buffer: MessageBuffer, number: int, *, inside: bool) -> Undecodab
     elif isinstance(message, Commit) and inside:
         reason = f"its commit LSN {message.commit_lsn} is not the final LSN of the transaction's Begin"
     elif inside:
-        reason = "it is inside of another transaction"
+        reason = "it is inside another transaction"
     else:
-        reason = "it is outside of any transaction"
+        reason = "it is outside any transaction"
     return buffer.error(number, f"could not assemble {buffer.title(number)} message: {reason}")

@@ -146,7 +146,7 @@ class PreparedTransactions:
         )
         if not self._policy.accept_gap:
             raise PgcdcError(ErrorKind.GAP, reason)
-        self._policy.warn(f"{reason}; going on without them")
+        self._policy.warn(f"{reason}; continuing without them")
 
     def _outcome(self, kind: Literal["K", "r"], end: TransactionEnd, xid: int) -> Slice:
         """Make the slice with the outcome of a transaction whose changes were written at its prepare."""

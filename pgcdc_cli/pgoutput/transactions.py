@@ -192,7 +192,7 @@ class PgoutputDecoder:
         for number in np.flatnonzero(~good)[:1].tolist():
             message = buffer.decode(number, in_stream=streamed)
             zero = getattr(message, "xid", None) == _NO_XID
-            reason = f"its xid is {_NO_XID}" if zero else "it is inside of another transaction"
+            reason = f"its xid is {_NO_XID}" if zero else "it is inside another transaction"
             raise _misplaced(buffer, number, reason)
 
     def _control(self, buffer: MessageBuffer, number: int) -> Iterator[Slice]:
@@ -205,7 +205,7 @@ class PgoutputDecoder:
 
     def _check_outside(self) -> None:
         if self._block is not None or self._assembler.in_transaction:
-            raise _MisplacedError("it is inside of another transaction")
+            raise _MisplacedError("it is inside another transaction")
 
     def _stream_start(self, message: m.StreamStart, lsn: Lsn) -> Iterator[Slice]:
         self._check_outside()
@@ -296,7 +296,7 @@ class PgoutputDecoder:
             self._check_outside()
             block = self._spooled_transaction(message, lsn)
         elif begin is None or _name(begin) != _name(message):
-            raise _MisplacedError("it is inside of another transaction")
+            raise _MisplacedError("it is inside another transaction")
         yield from self._prepared.prepare(message, block)
 
     def _commit_prepared(self, message: m.CommitPrepared, _lsn: Lsn) -> Iterator[Slice]:

@@ -34,7 +34,7 @@ def read_events(directory: Path, encoding: DebeziumFormat, *, partial: bool) -> 
     config = encoding.config
     if config.provide_transaction_metadata:
         raise _refused(
-            "provide.transaction.metadata needs the place of each begin, which files don't hold",
+            "provide.transaction.metadata needs the position of each BEGIN, which files don't have",
             hint="leave the property out, or stream with --format debezium",
         )
     checkpoint = read_checkpoint(Disk(), str(directory / CHECKPOINT))
@@ -52,7 +52,7 @@ def _database(directory: Path, checkpoint: Checkpoint | None, config: ConnectorC
     name = config.database_dbname if checkpoint is None else checkpoint.source.database
     if not name:
         raise _refused(
-            f'"{directory}" has no {CHECKPOINT}, which tells the database',
+            f'"{directory}" has no {CHECKPOINT}, which names the database',
             hint="name it with -c database.dbname=NAME",
         )
     return name
@@ -135,7 +135,7 @@ class _Slices:
             return wanted
         if wanted:
             raise _refused(
-                "the time of a message outside of transactions is that of the last commit, which isn't there",
+                "the time of a message outside transactions is that of the last commit, which is missing",
                 hint="stream with --layout stream --transactions, or leave messages out with "
                 "-c message.prefix.exclude.list=...",
             )
@@ -145,7 +145,7 @@ class _Slices:
 
 def _snapshot_rows(table: str) -> PgcdcError:
     return _refused(
-        f'"{table}" has rows of a snapshot, and which was its last is not in the files',
+        f'"{table}" has rows of a snapshot, and the files don\'t say which was its last',
         hint="stream with --format debezium",
     )
 
@@ -153,7 +153,7 @@ def _snapshot_rows(table: str) -> PgcdcError:
 def _check_facts(table: TableSchema) -> None:
     if table.facts is None and any(column.not_null is not None for column in table.columns):
         raise _refused(
-            f'the schema file of "{table.display}" tells no defaults and no primary key',
+            f'the schema file of "{table.display}" has neither defaults nor a primary key',
             hint="an earlier version of pgcdc wrote it: stream with --format debezium",
         )
 
@@ -167,7 +167,7 @@ def _only_version(directory: Path, display: str) -> TableSchema:
         raise unreadable(str(directory / SCHEMAS), f'no schema file for "{display}"')
     if len(versions) > 1:
         raise _refused(
-            f'"{display}" changed, and a file of all tables doesn\'t tell before which row',
+            f'"{display}" changed, and a file of all tables doesn\'t say before which row',
             hint="stream with --layout table",
         )
     return versions[0]

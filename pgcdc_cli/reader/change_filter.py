@@ -109,7 +109,7 @@ def _commit(change: Change, like: Moment) -> Any:  # noqa: ANN401 - what can be 
 def _untold(options: str, what: str) -> PgcdcError:
     return PgcdcError(
         ErrorKind.USAGE,
-        f"could not choose changes by {options}: the file doesn't tell their {what}",
+        f"could not choose changes by {options}: the file doesn't have their {what}",
         hint="Debezium's events have a change's LSN and its commit's time; wal2json's lines what include-lsn "
         "and include-timestamp asked for",
     )

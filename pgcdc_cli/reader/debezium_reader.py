@@ -85,7 +85,7 @@ def read_debezium(file: StoredFile, content: io.BufferedReader) -> Iterator[Rest
     """Yield every change. Raises PgcdcError (PROTOCOL) for a line that is no event, or a transformed one."""
     table = None if file.schema is None else read_schema(file.schema)
     reader = _EventReader(file.path, table)
-    events = each_line(file.path, content, reader.read, "event of Debezium")
+    events = each_line(file.path, content, reader.read, "an event of Debezium")
     return (event.change() for event in _with_moved(events))
 
 
@@ -200,7 +200,7 @@ def _is_heartbeat(content: object) -> bool:
 def _transformed(path: str) -> PgcdcError:
     return PgcdcError(
         ErrorKind.PROTOCOL,
-        f'could not read "{path}": a message transform left a part of its events alone, not what happened',
+        f'could not read "{path}": a message transform left only a part of its events, not what happened',
         hint="pgcdc shows whole events: read these as JSON, or stream without transforms",
     )
 

@@ -238,7 +238,7 @@ def _check(file: StoredFile) -> None:
         _size(file.schema)
     finished = not file.path.endswith(PARTIAL)
     if size < file.promise.size or (finished and size != file.promise.size):
-        raise unreadable(file.path, f"{size} bytes where {file.promise.size} were written")
+        raise unreadable(file.path, f"it has {size} bytes, but {file.promise.size} were written")
 
 
 def _size(path: Path) -> int:

@@ -58,7 +58,7 @@ def read_json_lines(file: StoredFile, content: io.BufferedReader) -> Iterator[Js
         file.path,
         content,
         lambda line: (JsonLine(*_order_and_table(line), line, file),),
-        "change of pgcdc",
+        "a change of pgcdc",
     )
 
 

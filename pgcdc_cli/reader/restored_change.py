@@ -94,12 +94,12 @@ def message_content(content: bytes) -> dict[str, str]:
 def each_line(
     path: str, content: io.BufferedReader, read: Callable[[str], Iterable[_T]], what: str
 ) -> Iterator[_T]:
-    """Read line by line. Raises PgcdcError (PROTOCOL) for a line that is no `what`."""
+    """Read line by line. Raises PgcdcError (PROTOCOL) for a line that is not `what`."""
     for number, line in enumerate(content, 1):
         try:
             yield from read(line.removesuffix(b"\n").decode())
         except MISREAD as error:
-            raise undecodable(path, f"line {number} is no {what}: {complaint(error)}") from error
+            raise undecodable(path, f"line {number} is not {what}: {complaint(error)}") from error
 
 
 def complaint(error: Exception) -> str:
@@ -113,5 +113,5 @@ def complaint(error: Exception) -> str:
     if isinstance(error, ArithmeticError):
         return "a number is too large"
     if isinstance(error, IndexError | TypeError | AttributeError):
-        return "a value is of another kind"
+        return "a value has the wrong type"
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

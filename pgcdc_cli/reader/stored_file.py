@@ -87,9 +87,11 @@ class _CheckedFile(io.RawIOBase):
 
     def _check(self, promise: Promise) -> None:
         if self._position != promise.size:
-            raise unreadable(self.path, f"{self._position} bytes where {promise.size} were written")
+            raise unreadable(self.path, f"it has {self._position} bytes, but {promise.size} were written")
         if self._crc != promise.crc32:
-            raise unreadable(self.path, f"checksum {self._crc:08x} where {promise.crc32:08x} was written")
+            raise unreadable(
+                self.path, f"its checksum is {self._crc:08x}, but {promise.crc32:08x} was written"
+            )
 
     def close(self) -> None:
         if not self.closed:
@@ -101,7 +103,7 @@ def _open(path: str) -> io.FileIO:
     try:
         return io.FileIO(path)
     except FileNotFoundError as error:
-        hint = "give a directory that pgcdc stream -D writes, or a file in it or of its own"
+        hint = "give a directory that pgcdc stream -D writes, or a file in it or on its own"
         raise PgcdcError(ErrorKind.USAGE, f'could not open "{path}": no such file', hint=hint) from error
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -122,7 +124,7 @@ def _open_promised(path: str) -> io.FileIO:
 def _unreadable(path: str, error: OSError) -> PgcdcError:
     reason = error.strerror or str(error)
     return PgcdcError(
-        ErrorKind.OUTPUT, f'could not read "{path}": {reason}', hint="check the file and its rights"
+        ErrorKind.OUTPUT, f'could not read "{path}": {reason}', hint="check the file and its permissions"
     )
 
 
@@ -179,7 +181,7 @@ def find_schema(directory: Path, fingerprint: str) -> TableSchema | None:
         return None
     schema = read_schema(path)
     if schema.fingerprint != fingerprint:
-        raise unreadable(str(path), "its content doesn't have the fingerprint that its name says")
+        raise unreadable(str(path), "its content doesn't have the fingerprint in its name")
     return schema
 
 

@@ -48,7 +48,7 @@ _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number)
 
 def read_changes(file: StoredFile, content: io.BufferedReader) -> Iterator[RestoredChange]:
     """Yield every change of version 2's lines. Raises PgcdcError (PROTOCOL) for a line that is no change."""
-    return each_line(file.path, content, _Lines().read, "change of wal2json")
+    return each_line(file.path, content, _Lines().read, "a change of wal2json")
 
 
 def read_transactions(file: StoredFile, content: io.BufferedReader) -> Iterator[RestoredChange]:

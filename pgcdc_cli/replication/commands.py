@@ -129,8 +129,8 @@ class Protocol:
         for what, since in sorted(wanted, key=lambda need: -need[1])[:1]:
             raise PgcdcError(
                 ErrorKind.USAGE,
-                f"could not use {what}: the server is PostgreSQL {major}, {since} was the first to know it",
-                hint="leave it out: the default is the best that the server knows",
+                f"could not use {what}: the server is PostgreSQL {major}, and only {since} or newer has it",
+                hint="leave it out: the default is the best that the server supports",
             )
 
 

@@ -37,12 +37,13 @@ QUIET = 10.0
 """Seconds to wait for the creation of a slot before a warning says what the server waits for."""
 
 _WAITS = (
-    "the server makes a slot when all transactions have ended that ran before and write; to see them:"
+    "the server creates a slot once all earlier transactions that write have ended; to see them:"
     " SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL; prepared ones:"
     " SELECT * FROM pg_prepared_xacts"
 )
 _STANDBY_WAITS = (
-    "a standby makes a slot when its primary has logged which transactions run; there it does so at once by:"
+    "a standby creates a slot once its primary has logged the running transactions; to log them at once, run"
+    " there:"
     " SELECT pg_log_standby_snapshot()"
 )
 
@@ -76,19 +77,21 @@ FROM pg_replication_slots s WHERE slot_name = {}
 
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
-INVALID_TEXT_HINT = "fix it in the source before it is read, or go on with --invalid-text replace or escape"
+INVALID_TEXT_HINT = (
+    "fix it in the source before it is read, or continue with --invalid-text replace or escape"
+)
 _OPTIONS_HINT = (
     "check the plugin's options, which -o NAME=VALUE gives;"
     " pgoutput needs proto_version and publication_names"
 )
 _LIMIT_EXCEEDED = "54000"
-_TOO_LARGE_HINT = "as text it is longer than what a server can send (1 GB): --binary halves bytea"
+_TOO_LARGE_HINT = "as text it is longer than a server can send (1 GB): --binary halves bytea"
 _UNCONVERTED_HINT = (
-    "--peek --invalid-text escape shows which column it is: fix it in the source before it is read, or go on"
-    " with --invalid-text replace or escape"
+    "--peek --invalid-text escape shows which column it is: fix it in the source before it is read, or"
+    " continue with --invalid-text replace or escape"
 )
-_STREAMING_HINT = "servers fail so at some transactions only where they stream them: --streaming off"
-_SPOOL_HINT = "or have transactions put aside here: --streaming on"
+_STREAMING_HINT = "some transactions fail this way only if the server streams them: --streaming off"
+_SPOOL_HINT = "or let pgcdc spool the transactions: --streaming on"
 _PUBLICATION_HINT = "create the publication; then recreate the slot, or advance it past this point"
 
 _UNFIT_HINT = (
@@ -255,7 +258,7 @@ class ReplicationConnection:
                 what = f"{flag.lower().replace('_', '-')} of a slot"
                 raise PgcdcError(
                     ErrorKind.USAGE,
-                    f'could not alter slot "{name}": to change {what} needs PostgreSQL {since}',
+                    f'could not alter slot "{name}": changing {what} needs PostgreSQL {since}',
                     hint="create another slot with it, and read the old one to its end first",
                 )
         try:

@@ -132,8 +132,8 @@ _KINDS = {
 }
 _CANCELLED = "it was cancelled, by a timeout of the server or with pg_cancel_backend: run again"
 _INVALID_NAME = (
-    "a name or default in the catalog is not valid text: change it, or go on with --invalid-text replace or"
-    " escape, or with --no-catalog"
+    "a name or default in the catalog is not valid text: change it, or continue with --invalid-text replace"
+    " or escape, or with --no-catalog"
 )
 _CLASSES = {
     "08": ErrorKind.CONNECTION,
@@ -146,13 +146,13 @@ _HINTS = {
     **dict.fromkeys(INVALID_TEXT, _INVALID_NAME),
     "3D000": "check -d",
     "25006": "connect to the primary: a standby is read only",
-    "40001": "run again; hot_standby_feedback = on keeps a standby from having to cancel what it is asked",
+    "40001": "run again; hot_standby_feedback = on keeps a standby from having to cancel queries",
     "25P03": _CANCELLED,
     "25P04": _CANCELLED,
     "42602": SLOT_NAME_HINT,
-    "53000": "the server's log says what it lacks: let it have more open files, say",
+    "53000": "the server's log says what it lacks: allow it more open files, for example",
     DISK_FULL: "make room on the server's disk",
-    OUT_OF_MEMORY: "let the server have more memory",
+    OUT_OF_MEMORY: "give the server more memory",
     "53300": "raise max_connections or max_wal_senders, or end other sessions",
     "53400": "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list",
     "55P03": _CANCELLED,
@@ -161,7 +161,7 @@ _HINTS = {
 }
 _CHECK_SETTINGS = "check the connection string, the service file and the PG* variables, such as PGOPTIONS"
 _ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
-_CHECK_KEY = "check sslkey, a file that its owner alone may read (chmod 600), and sslpassword"
+_CHECK_KEY = "check sslkey, a file that only its owner may read (chmod 600), and sslpassword"
 _NOT_THAT_ONE = "wait until one is what target_session_attrs asks for, as in a failover, or name others"
 _REFUSED = (
     (r"private key", ErrorKind.USAGE, _CHECK_KEY),

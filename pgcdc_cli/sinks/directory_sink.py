@@ -75,7 +75,9 @@ class SegmentDirectory:
             self._made = True
         elif not found.folder:
             message = f'could not open "{self._files.root}": it is not a directory'
-            raise PgcdcError(ErrorKind.OUTPUT, message, hint="write into a file with -f, or name another")
+            raise PgcdcError(
+                ErrorKind.OUTPUT, message, hint="write to a file with -f, or name another directory"
+            )
         return self._files.disk.lock(self._files.full(self.control.lock))
 
     def discard(self) -> None:
@@ -216,7 +218,7 @@ def _finish_segment(files: OpenFiles, pending: PendingRotation) -> int:
 def _rename(files: OpenFiles, old: str, new: str) -> None:
     source, target = files.stat(old), files.stat(new)
     if source is not None and target is not None:
-        raise damaged(files.full(new), "it is there already")
+        raise damaged(files.full(new), "it already exists")
     if source is None and target is None:
         raise damaged(files.full(new), "it is missing")
     if source is not None:

@@ -20,7 +20,7 @@ from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 from pgcdc_cli.sinks.sink import SinkSettings
 
-_NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back beside it"
+_NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back next to it"
 
 
 def takes_checkpoint(path: str, disk: Disk | None = None) -> bool:
@@ -38,7 +38,7 @@ def file_sink(
 ) -> CheckpointedSink:
     """Make the sink for a file that takes a checkpoint. Raises USAGE for a format with one table per file."""
     if "stream" not in encoding.capabilities.layouts:
-        message = f'could not write "{path}": format {encoding.name} has one table a file'
+        message = f'could not write "{path}": format {encoding.name} writes one table per file'
         raise PgcdcError(ErrorKind.USAGE, message, hint="write it into a directory: -D DIR")
     folder, name = PurePath(path).parent, PurePath(path).name
     outputs = OutputFiles(OpenFiles(disk or Disk(), str(folder)), encoding)
@@ -76,14 +76,14 @@ class SingleFile:
         found = self._files.stat(self._name)
         if found is not None and not found.regular:
             message = f'could not open "{self._full}": it is not a regular file'
-            raise PgcdcError(ErrorKind.OUTPUT, message, hint="move it away, or write to another place")
+            raise PgcdcError(ErrorKind.OUTPUT, message, hint="move it away, or write to another file")
         if found is not None and found.size:
             raise damaged(self._full, f"it has {found.size} bytes, and {reason}", hint=hint)
 
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
         """Truncate the file to its durable size. Raises CHECKPOINT if it isn't the checkpoint's file."""
         if checkpoint.inode is None:
-            self._check_empty("the checkpoint knows of none")
+            self._check_empty("the checkpoint names none")
             return checkpoint
         if self._files.stat(self._name) is None:
             raise damaged(self._full, "it is missing; was it moved without HUP?")
@@ -91,7 +91,7 @@ class SingleFile:
         self._files.descriptor(self._name)
         found = self._stat()
         if (found.device, found.inode) != checkpoint.inode:
-            raise damaged(self._full, "it is another file than the one written; was that moved without HUP?")
+            raise damaged(self._full, "it is not the file that was written; was that one moved without HUP?")
         if found.size < entry.state.size:
             raise damaged(self._full, f"it has {found.size} bytes, {entry.state.size} were durable")
         self._files.truncate(self._name, entry.state.size)

@@ -50,7 +50,7 @@ class SegmentCommand:
         if done is None:
             self._write(last)
         elif done > last:
-            raise damaged(self._path, f"it tells of segment {done}, the last one is {last}")
+            raise damaged(self._path, f"it names segment {done}, but the last one is {last}")
         else:
             self.hand_over(segment for segment in segments if segment.segment > done)
 
@@ -75,7 +75,7 @@ class SegmentCommand:
             raise PgcdcError(
                 ErrorKind.OUTPUT,
                 f'could not hand over segment {segment.segment} to "{self._command}": {how}',
-                hint="nothing is lost: the next run begins with handing over this segment",
+                hint="nothing is lost: the next run begins by handing over this segment",
             )
 
     def _wait(self, process: "subprocess.Popen[bytes]", segment: Segment) -> int:
@@ -87,7 +87,7 @@ class SegmentCommand:
             if process.returncode is None and self._ends() and not self._said:
                 self._said = True
                 log.warning(
-                    'waiting for "%s", which has segment %d; a second signal ends this at once',
+                    'waiting for "%s" to finish with segment %d; a second signal ends it at once',
                     *(self._command, segment.segment),
                 )
         return process.returncode
@@ -102,7 +102,7 @@ class SegmentCommand:
         except ValueError as error:
             raise damaged(self._path, str(error)) from error
         if version != _FORMAT_VERSION:
-            raise damaged(self._path, f"it has format_version {version}, this pgcdc knows {_FORMAT_VERSION}")
+            raise damaged(self._path, f"it has format_version {version}, this pgcdc reads {_FORMAT_VERSION}")
         return segment
 
     def _write(self, segment: int) -> None:

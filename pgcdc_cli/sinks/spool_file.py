@@ -96,7 +96,7 @@ class SpoolFolder:
         path = self._files.full(str(prepared.path))
         found = self._files.stat(str(prepared.path))
         if found is None:
-            raise damaged(path, f'it is missing, and has the prepared transaction "{prepared.gid}"')
+            raise damaged(path, f'it is missing, and held the prepared transaction "{prepared.gid}"')
         if found.size < prepared.size:
             raise damaged(path, f"it has {found.size} bytes, {prepared.size} were durable")
         if self._files.disk.crc32(path, prepared.size) != prepared.crc32:
@@ -119,7 +119,7 @@ class SpoolFolder:
         if self._limit is not None and self._written + size > self._limit:
             raise PgcdcError(
                 ErrorKind.OUTPUT,
-                f'could not put a transaction aside in "{self._files.full(path)}":'
+                f'could not spool a transaction in "{self._files.full(path)}":'
                 f" the spool would grow beyond {self._limit} bytes",
                 hint="raise --spool-limit, or let the server keep what is not committed: --streaming off",
             )

@@ -159,7 +159,7 @@ class UncheckpointedSink:
             raise PgcdcError(
                 ErrorKind.OUTPUT,
                 f"could not create a temporary folder: {error.strerror or error}",
-                hint="set TMPDIR to a folder that can be written",
+                hint="set TMPDIR to a folder that is writable",
             ) from error
         self._spool_files = OpenFiles(self._disk, self._folder.name)
         self._spools = SpoolFolder(self._spool_files, "spool", self._settings.spool_limit)

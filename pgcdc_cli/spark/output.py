@@ -33,11 +33,12 @@ OnResult: TypeAlias = Callable[[str], None]
 _RESULT = '{"format_version"'
 _WAITING = {
     re.compile("Initial job has not accepted any resources"): (
-        "Spark waits for executors: see that the cluster has workers with free cores and memory, or ask for"
+        "Spark is waiting for executors: check that the cluster has workers with free cores and memory, or"
+        " ask for"
         " less (-- --conf spark.executor.memory=... --conf spark.executor.cores=...)"
     ),
-    re.compile(r"Failed to connect to master (\S+)"): "Spark can't reach the master {}, and tries again",
-    re.compile(r"Retrying connect to server: (\S+)\. Already"): "Spark can't reach {}, and tries again",
+    re.compile(r"Failed to connect to master (\S+)"): "Spark can't reach the master {}, and is trying again",
+    re.compile(r"Retrying connect to server: (\S+)\. Already"): "Spark can't reach {}, and is trying again",
 }
 _UNRESOLVED = re.compile(r"unresolved dependency: ([^\s:]+)")
 _UNREACHED = re.compile(r"Server access error at url (\S+?//[^/]+)\S* \((.*)\)")
@@ -246,7 +247,8 @@ def _killed(why: str, where: str) -> PgcdcError:
         return PgcdcError(
             ErrorKind.SPARK,
             "could not merge: the Spark master doesn't answer",
-            hint=f"see that --master names one that runs, and its Spark is of our version; {where}",
+            hint="check that --master names one that is running, and that its Spark has the same version;"
+            f" {where}",
         )
     return PgcdcError(
         ErrorKind.SPARK,

@@ -108,7 +108,7 @@ class TextMender:
         if table.display not in self._warned:
             self._warned.add(table.display)
             log.warning(
-                'column "%s" of table "%s" has text that is invalid: --invalid-text %s applies',
+                'column "%s" of table "%s" has invalid text: --invalid-text %s applies',
                 column.name,
                 table.display,
                 self._text.invalid,

@@ -66,10 +66,11 @@ QUIET = 10.0
 _AT = SnapshotPosition(first_table=False, last_table=False, begins=False, ends=False, incremental=True)
 
 _NO_TABLE = (
-    "publish it first: ALTER PUBLICATION ... ADD TABLE; see what there is with: pgcdc publication show"
+    "publish it first: ALTER PUBLICATION ... ADD TABLE; see what is published with: pgcdc publication show"
 )
 _NO_KEY = (
-    "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another place: pgcdc snapshot"
+    "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another directory or file:"
+    " pgcdc snapshot"
 )
 _NULL_KEY = "validate it first: ALTER TABLE ... VALIDATE CONSTRAINT ..."
 
@@ -201,7 +202,7 @@ class Resnapshot:
     def _check_all_match(self, tables: Sequence[TableSchema]) -> None:
         for pattern in self._source.patterns:
             if not any(pattern.matches(table.schema, table.name) for table in tables):
-                reason = f'nothing that the publications have matches "{pattern.text}"'
+                reason = f'nothing in the publications matches "{pattern.text}"'
                 message = f"could not find a table to read again: {reason}"
                 raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_TABLE)
 
@@ -232,7 +233,7 @@ class Resnapshot:
         if one is None or edge.tables_differ or edge.lsn < self._known[one.oid].position:
             return False
         if one.stage == "moved" and not one.moved:
-            log.info('table "%s" is read again: %d rows', one.table, one.rows)
+            log.info('table "%s" was read again: %d rows', one.table, one.rows)
             self._reach(replace(one, stage="done"))
             return True
         return time.monotonic() >= self._not_before and self._read(one)
@@ -247,7 +248,7 @@ class Resnapshot:
         except LockedError:
             return self._later()
         if table is None:
-            log.warning('table "%s" is not read again any further: it is not published any more', one.table)
+            log.warning('table "%s" is not read any further: it is no longer published', one.table)
             self._reach(replace(one, stage="done", moved=()))
         elif table.schema != known.schema:
             # The stream may not have reached this version of the table yet.
@@ -285,7 +286,7 @@ class Resnapshot:
     def _say_waiting(self, xid: int) -> None:
         if time.monotonic() > self._quiet_until:
             self._quiet_until = math.inf
-            log.warning("no table is read again as long as transaction %d, which ran before, goes on", xid)
+            log.warning("no table is read again until transaction %d, which started earlier, has ended", xid)
 
     def _copy(self, one: TableResnapshot, table: SnapshotTable, look: Look) -> None:
         """Write the rows to read once more and the next chunk, both from one snapshot."""

@@ -90,7 +90,7 @@ class StreamRun:
                 if error.remedy is None:
                     error.hint = self._keep(error.data)
                 if error.kind is ErrorKind.UNEXPECTED:
-                    error.hint += ", and the traceback that --debug shows"
+                    error.hint += " and the traceback that --debug shows"
                 raise
             finally:
                 self._sink.close()
@@ -102,8 +102,8 @@ class StreamRun:
         try:
             path.write_bytes(data)
         except OSError as error:
-            return f'nothing of it was confirmed; it could not be kept in "{path}": {error.strerror}'
-        return f'nothing of it was confirmed: report it with "{path}"'
+            return f'none of it was confirmed; it could not be kept in "{path}": {error.strerror}'
+        return f'none of it was confirmed: report it and attach "{path}"'
 
     def _connect_until_done(self) -> None:
         retries = RetryPolicy(loop=self._settings.loop, for_ever=self._settings.for_ever)
@@ -206,7 +206,7 @@ class StreamRun:
             if not stream.finish(patience=patience):
                 log.info("the server took too long to confirm the end")
         except PgcdcError as error:
-            log.warning("%s; the end was perhaps not confirmed", error.message)
+            log.warning("%s; the end may not have been confirmed", error.message)
 
     def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText, retries: RetryPolicy) -> bool:
         """Write the snapshot before the stream, if one is wanted; false ends the run."""

@@ -229,7 +229,7 @@ class SlotSnapshot:
         query = "SELECT count(*) < current_setting('max_replication_slots')::int FROM pg_replication_slots"
         [(free,)] = self.session.ask(query)
         if not free:
-            message = f'could not create slot "{name}": the server has no free one beside the snapshot\'s'
+            message = f'could not create slot "{name}": the server has no free slot besides the snapshot\'s'
             raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_SLOT_HINT)
 
     def keep_slot(self, name: str) -> None:

@@ -24,8 +24,8 @@ from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")
 
-_THERE = "write to another place: what is there is as of its own moment"
-_NONE_PUBLISHED = "see what there is with: pgcdc publication show; a pattern is schema.table"
+_THERE = "write to another directory or file: the data there is as of another moment"
+_NONE_PUBLISHED = "see what is published with: pgcdc publication show; a pattern is schema.table"
 _NO_TABLE = "a pattern is schema.table; views, foreign and temporary tables are not read"
 
 
@@ -91,7 +91,7 @@ class SnapshotRun:
         if checkpoint is not None and (checkpoint.end_lsn or checkpoint.source.slot):
             what = f"a stream of slot {checkpoint.source.slot}" if checkpoint.source.slot else "a snapshot"
             raise PgcdcError(
-                ErrorKind.USAGE, f"could not write a snapshot: {what} is there already", hint=_THERE
+                ErrorKind.USAGE, f"could not write a snapshot: {what} already exists", hint=_THERE
             )
 
     def _read(self, session: SnapshotSession, catalog: Catalog) -> None:

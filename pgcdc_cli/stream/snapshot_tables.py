@@ -84,9 +84,9 @@ WHERE (c.oid = ANY (%(tables)s::oid[])
 
 _GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName)
 
-_RIGHTS_HINT = "what it takes: {}"
+_RIGHTS_HINT = "it needs: {}"
 _COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table chooses among tables"
-_WHERE_HINT = "check --where, which every table that is read must fit; --table chooses among them"
+_WHERE_HINT = "check --where, which must fit every table that is read; --table chooses among them"
 _POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
 _NAME_HINT = "no statement can name it: rename it, or leave it out, with --exclude-table or --exclude-column"
 _FILTER_HINT = "change it: ALTER PUBLICATION; or leave the table out, with --exclude-table"

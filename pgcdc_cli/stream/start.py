@@ -32,19 +32,19 @@ _OLDER_SERVER = (
 )
 _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
-_NO_TABLE = "see what there is with: pgcdc publication show; a table that is to come must be published first"
-_LOST_WITH_SLOT = "what changed since is lost with it: --create-slot --accept-gap goes on without that"
+_NO_TABLE = "see what is published with: pgcdc publication show; a new table must be published first"
+_LOST_WITH_SLOT = "the changes since then are lost with it: --create-slot --accept-gap continues without them"
 # Without a checkpoint the next run can't notice a gap.
-_LOST_UNCHECKED = "changes in between are lost: start it again to go on without them"
-_LOST_UNCHECKED_WITH_SLOT = "what changed since is lost with it: --create-slot goes on without that"
+_LOST_UNCHECKED = "changes in between are lost: start it again to continue without them"
+_LOST_UNCHECKED_WITH_SLOT = "the changes since then are lost with it: --create-slot continues without them"
 _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
 _NO_SNAPSHOT = (
     "read the rows while it streams, with --resnapshot '*.*' in place of --snapshot; or drop it, and the"
-    " snapshot makes it anew: pgcdc slot drop {}; or go without: --snapshot never"
+    " snapshot recreates it: pgcdc slot drop {}; or do without: --snapshot never"
 )
-_UNFINISHED = "go on with --snapshot initial, which starts it over; or write to another place"
-_SNAPSHOT_LOST = "what changed since in the tables that are read is lost: start over in another place"
-_NO_SLOT = "write to another place; --snapshot initial begins a stream with the rows that are there"
+_UNFINISHED = "continue with --snapshot initial, which starts it over; or write to another directory or file"
+_SNAPSHOT_LOST = "later changes in the tables that are read are lost: start over in another directory or file"
+_NO_SLOT = "write to another directory or file; --snapshot initial begins a stream with the existing rows"
 _OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 
@@ -89,7 +89,7 @@ class RunStart:
             raise PgcdcError(
                 ErrorKind.USAGE,
                 f"could not start at {start}: there is a checkpoint, at {checkpoint.end_lsn}",
-                hint="leave out -I/--startpos, or write to another place",
+                hint="leave out -I/--startpos, or write to another directory or file",
             )
 
     def prepare(self, connection: ReplicationConnection, identity: SystemIdentity) -> None:
@@ -164,7 +164,7 @@ class RunStart:
             return True
         if settings.snapshot is not None and settings.snapshot.any_slot:
             return False
-        message = f'could not take a snapshot for slot "{settings.slot}": it is there already'
+        message = f'could not take a snapshot for slot "{settings.slot}": it already exists'
         raise PgcdcError(ErrorKind.SLOT_EXISTS, message, hint=_NO_SNAPSHOT.format(settings.slot))
 
     def _create_slot(self, connection: ReplicationConnection) -> None:
@@ -209,10 +209,10 @@ class RunStart:
         unmatched = selection.unmatched(published)
         nothing = not any(selection.includes(schema, table) for schema, table, _ in published)
         if unmatched and nothing and self._sink.checkpoint is None:
-            reason = f'nothing that the publications have matches "{unmatched[0]}"'
+            reason = f'nothing in the publications matches "{unmatched[0]}"'
             raise PgcdcError(ErrorKind.USAGE, f"could not find a table to stream: {reason}", hint=_NO_TABLE)
         for pattern in unmatched:
-            log.warning('nothing that the publications have matches "%s"', pattern)
+            log.warning('nothing in the publications matches "%s"', pattern)
 
     def _checked(
         self, source: StreamSource, position: Lsn, connection: ReplicationConnection
@@ -241,7 +241,7 @@ class RunStart:
         if done <= max(log_end, self._settings.start_lsn or Lsn(0)):
             return
         if in_recovery:
-            message = f"could not continue from {done}: the standby has come to {log_end} only"
+            message = f"could not continue from {done}: the standby has only reached {log_end}"
             raise PgcdcError(ErrorKind.CONNECTION, message, hint=_STANDBY_BEHIND)
         message = f"could not continue from {done}: the server's WAL ends before that, at {log_end}"
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_OLDER_SERVER)
@@ -252,7 +252,7 @@ class RunStart:
         if wanted is None or wanted <= log_end:
             return
         if connection.in_recovery:
-            message = f"could not start at {wanted}: the standby has come to {log_end} only"
+            message = f"could not start at {wanted}: the standby has only reached {log_end}"
             raise PgcdcError(ErrorKind.CONNECTION, message, hint=_STANDBY_BEHIND)
         written = connection.log_end()
         if wanted > written:
@@ -266,14 +266,14 @@ class RunStart:
         if wanted is None or wanted == position:
             return position
         if wanted < position:
-            log.warning("could not start at %s: the slot is at %s already", wanted, position)
+            log.warning("could not start at %s: the slot is already at %s", wanted, position)
         return max(wanted, position)
 
 
 def _check_slot_name(name: str) -> None:
     """Raise USAGE for an invalid slot name: the server would refuse it only later, or truncate it."""
     if not _SLOT_NAME.fullmatch(name):
-        message = f'could not create slot "{name}": it can have no such name'
+        message = f'could not create slot "{name}": that is not a valid name for a slot'
         raise PgcdcError(ErrorKind.USAGE, message, hint=SLOT_NAME_HINT)
 
 
@@ -356,7 +356,7 @@ def check_source(
     if source.publications != checkpoint.source.publications and not accept_publications:
         raise _changed(
             "publications", ", ".join(checkpoint.source.publications), ", ".join(source.publications),
-            hint="if that is meant: --accept-publications",
+            hint="if that is intended: --accept-publications",
         )  # fmt: skip
     _check_timeline(checkpoint, source, slot_position, history)
     if accept_gap and slot_position > checkpoint.end_lsn:
@@ -367,7 +367,7 @@ def check_source(
 
 def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
     if not ours.slot:
-        message = "could not continue from the checkpoint: it is of a snapshot without a slot"
+        message = "could not continue from the checkpoint: it belongs to a snapshot without a slot"
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_NO_SLOT)
     for what, old, new in (
         ("system identifier", ours.system_id, theirs.system_id),
@@ -405,7 +405,7 @@ def _check_timeline(
 
 
 def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> PgcdcError:
-    message = f"could not continue from the checkpoint: it is of {what} {old}, not {new}"
+    message = f"could not continue from the checkpoint: it belongs to {what} {old}, not {new}"
     return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
 
 

@@ -120,7 +120,7 @@ class DatabaseText:
         return mended, invalid
 
 
-INVALID_NAME_HINT = "nothing of it was confirmed: go on with --invalid-text replace or escape"
+INVALID_NAME_HINT = "none of it was confirmed: continue with --invalid-text replace or escape"
 
 
 STRICT = DatabaseText()

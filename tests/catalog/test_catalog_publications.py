@@ -94,7 +94,7 @@ def test_the_first_missing_publication_is_named(catalog):
     with pytest.raises(PgcdcError, match='could not find publication "Nix"') as caught:
         catalog.check_publications(["there", "Nix", "nada"])
     assert caught.value.kind is ErrorKind.PUBLICATION
-    assert caught.value.hint.startswith("see what there is with: pgcdc publication list; or create it with:")
+    assert caught.value.hint.startswith("see which exist with: pgcdc publication list; or create it with:")
 
 
 def test_a_missing_publication_proposes_what_looks_like_it(catalog):

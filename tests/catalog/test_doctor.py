@@ -127,7 +127,7 @@ def test_timeouts_of_sessions_are_no_problem_and_it_says_so(database):
     [said] = [one for one in findings(database) if one.check == "session-timeouts"]
     assert (said.level, said.message) == (
         "ok",
-        "statement_timeout (5000 ms): not in force for pgcdc, whose sessions set it to 0",
+        "statement_timeout (5000 ms): no effect on pgcdc, whose sessions set it to 0",
     )
 
 

@@ -30,7 +30,7 @@ def test_an_error_has_its_statement_and_the_exit_status_15(shop, pgcdc):
     ]
     assert ran.err == (
         "pgcdc: error: could not find everything in order: 1 error, 1 warning\n"
-        "hint: the statements under each error mend it: run them, and pgcdc doctor again\n"
+        "hint: the statements under each error fix it: run them, then pgcdc doctor again\n"
     )
 
 

@@ -55,7 +55,7 @@ def test_a_publication_that_cannot_be_named_is_to_be_renamed(odd, refused):
         *("snapshot", "-d", odd.uri, "--publication", shown(odd, "p~")),
         status=7,
         error=f'could not find publication "{shown(odd, "p~")}"',
-        hint="the name of the one that looks like it is not valid text: rename it",
+        hint="the name of the one that resembles it is not valid text: rename it",
     )
 
 

@@ -141,7 +141,7 @@ def test_control_characters_are_shown_not_obeyed():
         (["help", "slto"], 'no such command "slto". Did you mean "slot"?', ""),
         (["help", "slot", "nope"], 'no such command "nope"', "slot"),
         (["help", "show", "more"], 'no such command "show more"', "show"),
-        (["--json", "slot", "list"], "--json goes after a command's name, or goes with --version", ""),
+        (["--json", "slot", "list"], "--json goes after a command's name, or with --version", ""),
         (["demo", "--format", "csv"], '--format: "csv" is not one of "jsonl", "arrow"', "demo"),
         (
             ["show", ".", "--limit", "x"],
@@ -272,7 +272,7 @@ def test_a_wrong_key_or_value_in_the_configuration_file_is_named(refused, tmp_pa
         "list",
         status=2,
         error=f'could not read "c.toml": {reason}',
-        hint="options stand there by their long names, a command's own under [command]: see pgcdc(1)",
+        hint="options have their long names there, a command's own under [command]: see pgcdc(1)",
     )
 
 
@@ -296,7 +296,7 @@ def test_a_missing_configuration_file_is_named(refused):
         "list",
         status=2,
         error='could not read "nope.toml": No such file or directory',
-        hint="options stand there by their long names, a command's own under [command]: see pgcdc(1)",
+        hint="options have their long names there, a command's own under [command]: see pgcdc(1)",
     )
 
 

@@ -138,7 +138,7 @@ def test_a_missing_publication_is_an_error_unless_that_will_do(database18, pgcdc
         database18.uri,
         status=7,
         error='could not drop publication "p": publication "p" does not exist',
-        hint="see what there is with: pgcdc publication list",
+        hint="see which exist with: pgcdc publication list",
     )
     assert pgcdc("publication", "drop", "p", "-d", database18.uri, "--if-exists").status == 0
 
@@ -152,7 +152,7 @@ def test_show_of_no_publication(database18, refused):
         database18.uri,
         status=7,
         error='could not find publication "p": it does not exist',
-        hint="see what there is with: pgcdc publication list; or create it with: pgcdc publication create p,"
+        hint="see which exist with: pgcdc publication list; or create it with: pgcdc publication create p,"
         " then recreate the slot",
     )
 
@@ -291,7 +291,7 @@ def test_alter_of_no_publication_or_of_nothing(shop, pgcdc):
     ran = pgcdc("publication", "alter", "nix", "-d", shop.uri, "--via-root")
     assert (ran.status, ran.err.splitlines()[1]) == (
         7,
-        "hint: see what there is with: pgcdc publication list and pgcdc publication show nix",
+        "hint: see which exist with: pgcdc publication list and pgcdc publication show nix",
     )
     assert pgcdc("publication", "alter", "nix", "-d", shop.uri).status == 2
 
@@ -300,7 +300,7 @@ def refusal(table, why):
     return f'pgcdc: warning: updates and deletes of table "{table}" fail on the source: {why}\n'
 
 
-DOCTOR = "pgcdc: warning: what mends it: pgcdc doctor --publication p\n"
+DOCTOR = "pgcdc: warning: to fix this: pgcdc doctor --publication p\n"
 
 
 def test_a_column_list_without_the_key_is_warned_of(shop, pgcdc):
@@ -320,7 +320,7 @@ def test_what_lets_no_update_fail_is_not_warned_of(shop, pgcdc):
 def test_an_alteration_that_lets_updates_fail_is_warned_of(shop, pgcdc):
     create(pgcdc, shop, "--table", "orders")
     ran = pgcdc("publication", "alter", "p", "-d", shop.uri, "--set-table", "orders WHERE (total > 1)")
-    why = 'the row filter of publication "p" looks at total, outside the replica identity'
+    why = 'the row filter of publication "p" uses total, outside the replica identity'
     assert (ran.status, ran.err) == (0, refusal("public.orders", why) + DOCTOR)
 
 
@@ -330,4 +330,4 @@ def test_of_many_tables_some_are_named(shop, pgcdc):
     ran = pgcdc("publication", "create", "p", "-d", shop.uri, "--all-tables")
     *named, last = ran.err.splitlines(keepends=True)
     assert named == [refusal(f"public.keyless{n}", "it has no replica identity") for n in range(5)]
-    assert last == "pgcdc: warning: 2 more of the kind; what mends it: pgcdc doctor --publication p\n"
+    assert last == "pgcdc: warning: 2 more like these; to fix this: pgcdc doctor --publication p\n"

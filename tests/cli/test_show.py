@@ -118,7 +118,7 @@ def test_a_pattern_that_fits_no_table_is_an_error_behind_what_others_show(stream
     ran = pgcdc(*both)
     assert (ran.status, ran.out) == (2, of_table(lines, "items"))
     assert ran.err == (
-        'pgcdc: error: could not find "*.itmes": no table that has changes fits --table\n'
+        'pgcdc: error: could not find "*.itmes": no table with changes matches --table\n'
         "hint: a pattern is like schema.table, with * and ?, in quotes: 'public.*'\n"
     )
     assert pgcdc(*both, "--limit", "1").status == 0

@@ -133,7 +133,7 @@ def test_a_table_of_which_a_snapshot_had_no_rows_is_there(pgcdc, database18):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--op", "X"], '--op: "X" is none of I, U, D, T, M, R'),
+        (["--op", "X"], '--op: "X" is not one of I, U, D, T, M, R'),
         (
             ["--since", "noon"],
             (

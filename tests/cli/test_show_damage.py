@@ -44,8 +44,8 @@ def test_a_cut_file_is_found_before_anything_is_shown(directory, pgcdc):
     ran = pgcdc("show", "d")
     assert (ran.status, ran.out) == (10, "")
     assert ran.err == (
-        f'pgcdc: error: could not read "d/public.items/{file.name}": {len(data) - 1} bytes where {len(data)}'
-        f" were written\nhint: {DAMAGED}\n"
+        f'pgcdc: error: could not read "d/public.items/{file.name}": it has {len(data) - 1} bytes, but'
+        f" {len(data)} were written\nhint: {DAMAGED}\n"
     )
 
 
@@ -71,7 +71,7 @@ def test_a_changed_schema_file_is_found(stream, pgcdc, tmp_path):
         schema.write_text(schema.read_text().replace('"name":"sku"', '"name":"SKU"'))
     status, error, _ = refused_show(pgcdc, "d")
     assert status == 10
-    assert error.endswith("its content doesn't have the fingerprint that its name says")
+    assert error.endswith("its content doesn't have the fingerprint in its name")
 
 
 def test_a_damaged_manifest_is_found(directory, pgcdc):
@@ -86,35 +86,35 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
     ("content", "reason"),
     [
         (b"%PDF-1.7", "it is neither JSON nor Arrow nor pgoutput"),
-        (b'{"op":"I"}\n', 'line 1 is no change of pgcdc: it has no "commit_lsn"'),
-        (b'{"op":"X","commit_lsn":"0/1"}\n', "line 1 is no change of pgcdc: unknown op 'X'"),
+        (b'{"op":"I"}\n', 'line 1 is not a change of pgcdc: it has no "commit_lsn"'),
+        (b'{"op":"X","commit_lsn":"0/1"}\n', "line 1 is not a change of pgcdc: unknown op 'X'"),
         (
             b'{"op":"I","commit_lsn":"0/1',
-            "line 1 is no change of pgcdc: it is not JSON (Unterminated string, column 24)",
+            "line 1 is not a change of pgcdc: it is not JSON (Unterminated string, column 24)",
         ),
-        (b'{"op":[],"commit_lsn":5}\n', "line 1 is no change of pgcdc: a value is of another kind"),
-        (b'{"op":"\xff"}\n', "line 1 is no change of pgcdc: it is not UTF-8"),
-        (b'{"topic":"s.public.t","key":null}\n', 'line 1 is no event of Debezium: it has no "value"'),
+        (b'{"op":[],"commit_lsn":5}\n', "line 1 is not a change of pgcdc: a value has the wrong type"),
+        (b'{"op":"\xff"}\n', "line 1 is not a change of pgcdc: it is not UTF-8"),
+        (b'{"topic":"s.public.t","key":null}\n', 'line 1 is not an event of Debezium: it has no "value"'),
         (
             b'{"before":null,"after":{"id":1},"source":{"lsn":1},"op":"c"}\n',
-            'line 1 is no event of Debezium: it has no "schema"',
+            'line 1 is not an event of Debezium: it has no "schema"',
         ),
         (
             b'{"schema":{},"payload":{"before":null',
-            "line 1 is no event of Debezium: it is not JSON (Expecting ',' delimiter, column 38)",
+            "line 1 is not an event of Debezium: it is not JSON (Expecting ',' delimiter, column 38)",
         ),
         (
             b'{"before":null,"op":"t","source":{"schema":"s","table":"t","lsn":1,"txId":1,"ts_ms":99999999999999999999}}\n',
-            "line 1 is no event of Debezium: a number is too large",
+            "line 1 is not an event of Debezium: a number is too large",
         ),
         (
             b'{"before":null,"op":"t","source":{"schema":"s","table":"t","lsn":1,"txId":1,"ts_ms":1,"sequence":"[]"}}\n',
-            "line 1 is no event of Debezium: a value is of another kind",
+            "line 1 is not an event of Debezium: a value has the wrong type",
         ),
-        (b'{"action":"X"}\n', "line 1 is no change of wal2json: unknown action 'X'"),
+        (b'{"action":"X"}\n', "line 1 is not a change of wal2json: unknown action 'X'"),
         (
             b'{"action":"B"}\n{"action":"D","schema":"s","table":"t","identity":[1]}\n',
-            "line 2 is no change of wal2json: a value is of another kind",
+            "line 2 is not a change of wal2json: a value has the wrong type",
         ),
         (
             b'{"change":[{"kind":"insert","schema":"s","table":"t","columnnames":["id"],"columnvalues":[]}]}',
@@ -209,7 +209,7 @@ def test_an_empty_file_has_nothing(pgcdc, tmp_path):
 
 
 def test_no_such_file(refused):
-    hint = "give a directory that pgcdc stream -D writes, or a file in it or of its own"
+    hint = "give a directory that pgcdc stream -D writes, or a file in it or on its own"
     refused("show", "nope", status=2, error='could not open "nope": no such file', hint=hint)
 
 

@@ -153,8 +153,8 @@ def test_transaction_metadata_is_refused(stream, refused):
         *ORDERS,
         "-c",
         "provide.transaction.metadata=true",
-        error="could not show Debezium's events: provide.transaction.metadata needs the place of each begin, "
-        "which files don't hold",
+        error="could not show Debezium's events: provide.transaction.metadata needs the position of each"
+        " BEGIN, which files don't have",
         hint="leave the property out, or stream with --format debezium",
     )
 
@@ -169,8 +169,8 @@ def test_a_message_outside_of_transactions_needs_the_commits(shop, stream, pgcdc
     shown_refused(
         refused,
         *ORDERS,
-        error="could not show Debezium's events: the time of a message outside of transactions is that of "
-        "the last commit, which isn't there",
+        error="could not show Debezium's events: the time of a message outside transactions is that of the"
+        " last commit, which is missing",
         hint="stream with --layout stream --transactions, or leave messages out with "
         "-c message.prefix.exclude.list=...",
     )
@@ -186,8 +186,8 @@ def test_versions_that_one_file_holds_are_refused(shop, stream, refused):
     shown_refused(
         refused,
         *ORDERS,
-        error="could not show Debezium's events: \"public.items\" changed, and a file of all tables doesn't "
-        "tell before which row",
+        error="could not show Debezium's events: \"public.items\" changed, and a file of all tables doesn't"
+        " say before which row",
         hint="stream with --layout table",
     )
 
@@ -199,7 +199,7 @@ def test_without_a_checkpoint_the_database_must_be_named(shop, stream, pgcdc, re
     shown_refused(
         refused,
         *ORDERS,
-        error='could not show Debezium\'s events: "d" has no checkpoint.json, which tells the database',
+        error='could not show Debezium\'s events: "d" has no checkpoint.json, which names the database',
         hint="name it with -c database.dbname=NAME",
     )
     named = debezium(pgcdc, "d", *ORDERS, "-c", f"database.dbname={shop.name}")

@@ -253,9 +253,9 @@ def test_what_a_format_does_not_tell_is_nothing_to_choose_by(stream, pgcdc):
     stream("-D", "events", *EXACT)
     stream("-f", "bare", "--format", "wal2json")
     for arguments, what in (
-        (("events", "--since", "0/1"), "by --since and --until: the file doesn't tell their commit's LSN"),
-        (("bare", "--until", "1h"), "by --since and --until: the file doesn't tell their commit's time"),
-        (("bare", "--at", "0/1"), "by --at: the file doesn't tell their LSN"),
+        (("events", "--since", "0/1"), "by --since and --until: the file doesn't have their commit's LSN"),
+        (("bare", "--until", "1h"), "by --since and --until: the file doesn't have their commit's time"),
+        (("bare", "--at", "0/1"), "by --at: the file doesn't have their LSN"),
     ):
         ran = pgcdc("show", *arguments)
         assert (ran.status, ran.out) == (2, "")
@@ -296,7 +296,7 @@ def test_rows_that_a_transform_left_are_refused(stream, refused):
         refused(
             *("show", name),
             status=8,
-            error=f'could not read "{name}": a message transform left a part of its events alone, '
+            error=f'could not read "{name}": a message transform left only a part of its events, '
             "not what happened",
             hint="pgcdc shows whole events: read these as JSON, or stream without transforms",
         )

@@ -49,7 +49,7 @@ def test_advance_never_goes_back(database, refused, slot):
         *("slot", "advance", slot, "-d", database.uri, "--to", "0/10", "--yes"),
         status=2,
         error=f'could not advance slot "{slot}" to 0/10: it is at {at} already',
-        hint="a slot goes forward only: what is confirmed may be gone",
+        hint="a slot only moves forward: what is confirmed may be gone",
     )
 
 
@@ -60,7 +60,7 @@ def test_advance_goes_nowhere_for_a_position_beyond_the_log(database, pgcdc, slo
     reason, _, end = error.rpartition(" ")
     assert (ran.status, ran.out) == (2, "")
     assert reason == (
-        f'pgcdc: error: could not advance slot "{slot}" to FFFF/0: the server\'s log ends before that, at'
+        f'pgcdc: error: could not advance slot "{slot}" to FFFF/0: the server\'s WAL ends before that, at'
     )
     assert hint == "hint: --to now goes to its end"
     assert Lsn.parse(at) < Lsn.parse(end) <= Lsn.parse(insert_position(database))
@@ -84,7 +84,7 @@ def test_what_somebody_reads_is_neither_advanced_nor_altered(database, pgcdc, sl
         reader.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "p"})
         ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", "now", "--yes")
         assert (ran.status, ran.out) == (5, "")
-        assert ran.err.splitlines()[1] == f"hint: end what reads it: pgcdc slot show {slot} tells"
+        assert ran.err.splitlines()[1] == f"hint: stop what is reading it: see pgcdc slot show {slot}"
         if database.server.version >= 17:
             assert pgcdc("slot", "alter", slot, "-d", database.uri, "--failover").status == 5
     reading = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
@@ -99,7 +99,7 @@ def test_a_copy_goes_on_from_the_same_point(database, pgcdc, slot):
     missing = pgcdc("slot", "copy", "nix", f"{slot}_3", "-d", database.uri)
     assert (missing.status, missing.err.splitlines()[1]) == (
         5,
-        "hint: see what there is with: pgcdc slot list",
+        "hint: see which exist with: pgcdc slot list",
     )
 
 

@@ -75,7 +75,8 @@ def test_an_existing_slot_is_an_error_unless_it_will_do(database, pgcdc, refused
         database.uri,
         status=5,
         error=f'could not create slot "{name}": replication slot "{name}" already exists',
-        hint=f"if it will do: --if-not-exists; else choose another name, or first: pgcdc slot drop {name}",
+        hint="if it will do: --if-not-exists; else choose another name, or drop it first: pgcdc slot drop"
+        f" {name}",
     )
     ran = pgcdc("slot", "create", name, "-d", database.uri, "--if-not-exists")
     assert (ran.status, ran.out) == (0, f"{name} {confirmed(database, name)}\n")
@@ -148,7 +149,7 @@ def test_a_missing_slot_is_an_error_unless_that_will_do(database, pgcdc, refused
         database.uri,
         status=5,
         error=f'could not drop slot "{name}": replication slot "{name}" does not exist',
-        hint="see what there is with: pgcdc slot list",
+        hint="see which exist with: pgcdc slot list",
     )
     ran = pgcdc("slot", "drop", name, "-d", database.uri, "--if-exists")
     assert (ran.status, ran.out, ran.err) == (0, "", f'pgcdc: slot "{name}" does not exist\n')
@@ -175,7 +176,7 @@ def test_a_slot_in_use_is_not_dropped_under_its_reader(database, refused, pgcdc,
         database.uri,
         status=5,
         error=f'could not drop slot "{name}": replication slot "{name}" is active for PID {pid}',
-        hint=f"end what reads it (pgcdc slot show {name} tells), or add --wait",
+        hint=f"stop what is reading it (see pgcdc slot show {name}), or add --wait",
     )
     shown = pgcdc("slot", "show", name, "-d", database.uri)
     assert f"read by        process {pid}\n" in shown.out

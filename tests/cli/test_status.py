@@ -187,5 +187,5 @@ def test_a_slot_beyond_the_checkpoint_is_a_gap(changes, shop, pgcdc):
     assert ran.err == (
         f'pgcdc: error: could not continue with slot "{changes}": it is at {position},'
         f" the output ends at {end}\n"
-        "hint: changes in between are lost: --accept-gap goes on without them\n"
+        "hint: changes in between are lost: --accept-gap continues without them\n"
     )

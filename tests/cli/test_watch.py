@@ -36,7 +36,7 @@ def test_rates_come_of_what_was_seen():
     assert history.facts() == [
         ("log written", "2.0 kB/s  ▁█"),
         ("lag, lately", "0 bytes  █▅▁"),
-        ("slot lost in", "2 h, at this rate and if nobody reads it"),
+        ("slot lost in", "2 h, at this rate if it is not read"),
     ]
 
 

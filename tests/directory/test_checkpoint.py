@@ -233,7 +233,7 @@ def test_a_torn_or_damaged_line_is_refused_by_number(tmp_path):
         with pytest.raises(PgcdcError, match="cut off"):
             last_segment(Disk(), str(path))
     path.write_text(first + second.replace('"rows":1', '"rows":"1"'))
-    with pytest.raises(PgcdcError, match="line 2: rows of a file is no int"):
+    with pytest.raises(PgcdcError, match="line 2: rows of a file is not of type int"):
         read_manifest(str(path))
     path.write_text(first.replace('"format_version":1', '"format_version":2'))
     with pytest.raises(PgcdcError, match="format version 2"):

@@ -112,7 +112,7 @@ def test_an_update_is_the_end_where_that_is_asked_for(outbox):
         ({"table.field.event.payload": "body"}, '"srv.public.outbox": it has no column "body"'),
         ({"table.field.event.timestamp": "at"}, 'no column "at"'),
         ({"table.fields.additional.placement": "nosuch:header"}, 'no column "nosuch"'),
-        ({"route.by.field": "version"}, '"version" is no text'),
+        ({"route.by.field": "version"}, '"version" is not text'),
     ],
 )
 def test_a_table_that_is_no_outbox_is_a_usage_error(stream, own, reason):
@@ -133,7 +133,7 @@ def test_a_table_that_is_no_outbox_is_a_usage_error(stream, own, reason):
         ({"debezium.op.invalid.behavior": "ignore"}, "warn, error, fatal"),
         (
             {"route.tombstone.on.empty.payload": "true", "table.fields.additional.placement": "a:envelope"},
-            "beside a column that is placed in the envelope",
+            "together with a column that is placed in the envelope",
         ),
     ],
 )

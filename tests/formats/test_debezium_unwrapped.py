@@ -137,7 +137,7 @@ def test_a_table_is_transformed_once(stream):
     ("own", "reason"),
     [
         ({"route_by_field": "nosuch"}, 'it has no column "nosuch"'),
-        ({"route_by_field": "id"}, 'its column "id" is no text'),
+        ({"route_by_field": "id"}, 'its column "id" is not text'),
         ({"add_fields": "source.lsn:name", "add_fields_prefix": ""}, 'the field "name" to "srv.public.items'),
     ],
 )

@@ -89,9 +89,9 @@ def test_what_is_filtered_is_not_added_again():
         ("add-tables", "a.b,,c.d", '"a.b,,c.d" is not a list of tables', None),
         ("filter-msg-prefixes", "a b", '"a b" is not a list of prefixes', None),
         ("filter-origins", "1,west", '"1,west" is not a list of numbers', None),
-        ("pretty-print", "on", "format version 2 doesn't look at it", "format-version=1"),
-        ("include-typmod", "off", "format version 2 doesn't look at it", "format-version=1"),
-        ("write-in-chunks", "on", "format version 2 doesn't look at it", "format-version=2"),
+        ("pretty-print", "on", "format version 2 ignores it", "format-version=1"),
+        ("include-typmod", "off", "format version 2 ignores it", "format-version=1"),
+        ("write-in-chunks", "on", "format version 2 ignores it", "format-version=2"),
     ],
 )
 def test_what_cannot_be_had_is_refused_in_one_line(name, value, message, hint):

@@ -80,7 +80,7 @@ def test_a_malformed_value_is_an_error_that_names_column_message_and_lsn(before)
         assembled(frames)
     assert caught.value.message == (
         'could not decode Insert message: column "id" is not what its type sends in binary:'
-        f" it has not 8 bytes (LSN {Lsn(502 + len(before))})"
+        f" it does not have 8 bytes (LSN {Lsn(502 + len(before))})"
     )
     assert caught.value.data == frames[2 + len(before)][XLOGDATA_HEADER:]
 

@@ -17,16 +17,16 @@ PREPARED = (Lsn(1000), Lsn(1010), TIME, 7, "gid")
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ([insert(b"1")], "assemble Insert message: it is outside of any transaction (LSN 0/1F4)"),
-        ([COMMIT], "assemble Commit message: it is outside of any transaction (LSN 0/1F4)"),
-        ([BEGIN, BEGIN], "assemble Begin message: it is inside of another transaction (LSN 0/1F5)"),
+        ([insert(b"1")], "assemble Insert message: it is outside any transaction (LSN 0/1F4)"),
+        ([COMMIT], "assemble Commit message: it is outside any transaction (LSN 0/1F4)"),
+        ([BEGIN, BEGIN], "assemble Begin message: it is inside another transaction (LSN 0/1F5)"),
         (
             [BEGIN, m.LogicalMessage(False, Lsn(1), "p", b"")],
-            "assemble Message message: it is inside of another transaction (LSN 0/1F5)",
+            "assemble Message message: it is inside another transaction (LSN 0/1F5)",
         ),
         (
             [m.LogicalMessage(True, Lsn(1), "p", b"")],
-            "assemble Message message: it is outside of any transaction (LSN 0/1F4)",
+            "assemble Message message: it is outside any transaction (LSN 0/1F4)",
         ),
         (
             [BEGIN, m.Commit(Lsn(1001), Lsn(1010), TIME)],
@@ -37,15 +37,15 @@ PREPARED = (Lsn(1000), Lsn(1010), TIME, 7, "gid")
         ),
         (
             [BEGIN, insert(b"1")],
-            "assemble Insert message: no Relation message has come for OID 16385 (LSN 0/1F5)",
+            "assemble Insert message: no Relation message was received for OID 16385 (LSN 0/1F5)",
         ),
         (
             [BEGIN, insert(b"1"), ORDERS],
-            "assemble Insert message: no Relation message has come for OID 16385 (LSN 0/1F5)",
+            "assemble Insert message: no Relation message was received for OID 16385 (LSN 0/1F5)",
         ),
         (
             [BEGIN, m.Truncate((1,), cascade=False, restart_identity=False)],
-            "assemble Truncate message: no Relation message has come for OID 1 (LSN 0/1F5)",
+            "assemble Truncate message: no Relation message was received for OID 1 (LSN 0/1F5)",
         ),
         (
             [m.StreamStart(7, True)],

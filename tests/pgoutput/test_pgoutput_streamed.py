@@ -102,7 +102,7 @@ def test_a_definition_that_was_rolled_back_is_not_used(spools):
     streams = connection(spools)
     first = block(Origin(Lsn(0), "elsewhere"), in_stream(ORDERS, 8))
     rest = block(in_stream(insert(b"1", b"a")), first=False)
-    with pytest.raises(UndecodableError, match="no Relation message has come for OID 16385"):
+    with pytest.raises(UndecodableError, match="no Relation message was received for OID 16385"):
         taken(streams, *first, m.StreamAbort(XID, 8), *rest, m.StreamCommit(XID, *END))
 
 
@@ -435,23 +435,23 @@ def test_at_prepare_an_earlier_run_may_have_given_out_the_changes(spools, end, k
     [
         ([m.StreamStart(XID, False)], "transaction 7 never began"),
         ([*block(), m.StreamStart(XID, True)], "transaction 7 began already"),
-        ([m.StreamStart(XID, True), m.StreamStart(8, True)], "it is inside of another transaction"),
-        ([BEGIN, m.StreamStart(XID, True)], "it is inside of another transaction"),
-        ([m.StreamStart(XID, True), BEGIN, COMMIT], "it is inside of another transaction"),
+        ([m.StreamStart(XID, True), m.StreamStart(8, True)], "it is inside another transaction"),
+        ([BEGIN, m.StreamStart(XID, True)], "it is inside another transaction"),
+        ([m.StreamStart(XID, True), BEGIN, COMMIT], "it is inside another transaction"),
         ([m.StreamStop()], "no streamed block is open"),
         ([m.StreamCommit(XID, *END)], "transaction 7 never began"),
-        ([m.StreamStart(XID, True), m.StreamAbort(XID, 8)], "it is inside of another transaction"),
+        ([m.StreamStart(XID, True), m.StreamAbort(XID, 8)], "it is inside another transaction"),
         ([*PREPARED[:1], m.StreamStop()], "no streamed block is open"),
-        ([*PREPARED[:1], COMMITTED], "it is inside of another transaction"),
-        ([*PREPARED[:1], m.Prepare(*PREPARE[:3], 8, GID)], "it is inside of another transaction"),
-        ([*PREPARED[:1], m.Prepare(*PREPARE[:4], "other")], "it is inside of another transaction"),
-        ([*PREPARED[:1], m.Prepare(Lsn(991), *PREPARE[1:])], "it is inside of another transaction"),
-        ([BEGIN, m.Prepare(*PREPARE)], "it is inside of another transaction"),
-        ([m.StreamStart(XID, True), m.Prepare(*PREPARE)], "it is inside of another transaction"),
+        ([*PREPARED[:1], COMMITTED], "it is inside another transaction"),
+        ([*PREPARED[:1], m.Prepare(*PREPARE[:3], 8, GID)], "it is inside another transaction"),
+        ([*PREPARED[:1], m.Prepare(*PREPARE[:4], "other")], "it is inside another transaction"),
+        ([*PREPARED[:1], m.Prepare(Lsn(991), *PREPARE[1:])], "it is inside another transaction"),
+        ([BEGIN, m.Prepare(*PREPARE)], "it is inside another transaction"),
+        ([m.StreamStart(XID, True), m.Prepare(*PREPARE)], "it is inside another transaction"),
         ([m.StreamPrepare(*PREPARE)], "transaction 7 never began"),
         ([m.StreamStart(0, True)], "could not assemble Stream Start message: its xid is 0"),
         (block(in_stream(ORDERS, 0)), "could not assemble Relation message: its xid is 0"),
-        ([BEGIN, ROLLED_BACK], "it is inside of another transaction"),
+        ([BEGIN, ROLLED_BACK], "it is inside another transaction"),
     ],
 )
 def test_a_message_out_of_place(spools, messages, reason):

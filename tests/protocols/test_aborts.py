@@ -91,5 +91,5 @@ def test_a_transaction_that_servers_read_only_whole_has_a_hint(server):
     else:
         assert run.returncode == 1
         assert run.stderr.endswith(
-            b"\nhint: servers fail so at some transactions only where they stream them: --streaming off\n"
+            b"\nhint: some transactions fail this way only if the server streams them: --streaming off\n"
         )

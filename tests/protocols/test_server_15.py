@@ -95,6 +95,6 @@ def test_what_it_does_not_know(server15, option):
     what = "--origin" if "origin" in option else option
     assert (run.returncode, run.stdout) == (2, b"")
     assert run.stderr.decode() == (
-        f"pgcdc: error: could not use {what}: the server is PostgreSQL 15, 16 was the first to know it\n"
-        "hint: leave it out: the default is the best that the server knows\n"
+        f"pgcdc: error: could not use {what}: the server is PostgreSQL 15, and only 16 or newer has it\n"
+        "hint: leave it out: the default is the best that the server supports\n"
     )

@@ -57,7 +57,7 @@ def refusal(conninfo: str) -> PgcdcError:
         connect(conninfo)
     error = caught.value
     assert error.kind is ErrorKind.USAGE
-    assert error.hint == "check sslkey, a file that its owner alone may read (chmod 600), and sslpassword"
+    assert error.hint == "check sslkey, a file that only its owner may read (chmod 600), and sslpassword"
     assert "\n" not in error.message
     return error
 

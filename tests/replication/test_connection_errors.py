@@ -309,7 +309,7 @@ def test_a_server_without_memory_is_worth_another_try(database, stream):
         one.read(commits=2)
     assert caught.value.kind is ErrorKind.CONNECTION
     assert caught.value.hint == (
-        "let the server have more memory, or have transactions put aside here: --streaming on"
+        "give the server more memory, or let pgcdc spool the transactions: --streaming on"
     )
 
 

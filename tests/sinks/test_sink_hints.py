@@ -27,13 +27,13 @@ def test_a_full_disk_needs_room(code):
         ("EROFS", "mount the file system for writing"),
         ("EACCES", "owner and mode"),
         ("EPERM", "owner and mode"),
-        ("ENOENT", "a folder on the way is missing"),
-        ("ENOTDIR", "a file stands where a folder should be"),
+        ("ENOENT", "a folder of the path is missing"),
+        ("ENOTDIR", "a file is in the place of a folder"),
         ("EISDIR", "-D, not -f"),
         ("EEXIST", "move away what has that name"),
         ("EMFILE", "ulimit -n"),
         ("ENFILE", "fs.file-max"),
-        ("EIO", "nothing beyond the last checkpoint was confirmed: mend it"),
+        ("EIO", "nothing beyond the last checkpoint was confirmed: fix the cause and run again"),
     ],
 )
 def test_whatever_else_is_wrong_needs_something_else(code, remedy):

@@ -64,8 +64,8 @@ def test_what_keeps_spark_waiting_is_said_once(tmp_path: Path, monkeypatch: pyte
     )
     _, said = saying(tmp_path, monkeypatch, starved, retried, starved, retried)
     waiting, unreached = said
-    assert waiting.startswith("Spark waits for executors: ")
-    assert unreached == "Spark can't reach rm/10.0.0.1:8032, and tries again"
+    assert waiting.startswith("Spark is waiting for executors: ")
+    assert unreached == "Spark can't reach rm/10.0.0.1:8032, and is trying again"
 
 
 def test_a_master_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_master_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
         "py4j.protocol.Py4JJavaError: An error occurred",
         "\tat io.netty.channel.unix.Errors.handleConnectErrno(Errors.java:131)",
     )
-    assert said == ["Spark can't reach the master there:7077, and tries again"]
+    assert said == ["Spark can't reach the master there:7077, and is trying again"]
     assert error.message == "could not merge: the Spark master doesn't answer"
     assert error.kind is ErrorKind.SPARK
 

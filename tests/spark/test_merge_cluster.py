@@ -203,7 +203,7 @@ def test_a_cluster_without_room_says_so(cluster: Cluster, tmp_path: Path, histor
     )
     assert ran.stderr is not None
     with ran.stderr as said:
-        assert said.readline().startswith("pgcdc: Spark waits for executors: ")
+        assert said.readline().startswith("pgcdc: Spark is waiting for executors: ")
     ran.terminate()
     assert ran.wait(60) == 130
 
@@ -212,5 +212,5 @@ def test_a_master_that_is_not_there(unanswered: subprocess.Popen[str]) -> None:
     shown, said = unanswered.communicate(timeout=600)
     assert (unanswered.returncode, shown) == (14, "")
     remark, error, _hint = said.splitlines()
-    assert remark == "pgcdc: Spark can't reach the master 127.0.0.1:1, and tries again"
+    assert remark == "pgcdc: Spark can't reach the master 127.0.0.1:1, and is trying again"
     assert error == "pgcdc: error: could not merge: the Spark master doesn't answer"

@@ -167,7 +167,7 @@ def test_a_table_that_another_program_wrote_is_left_alone(
     summary = merge_into(spark, directory, warehouse)
     assert problem_of(summary) == (
         f'could not merge "public.one": "file:{table_path(warehouse, ONE)}" was changed by another program'
-        f" since it was merged last, at version 1: {shown}"
+        f" since it was last merged, at version 1: {shown}"
     )
     assert merged_rows(spark, warehouse, TWO) == fold(FIRST + THIRD, ("id",))
     delta(spark, warehouse, "RESTORE TABLE {} TO VERSION AS OF 1")
@@ -187,7 +187,7 @@ def test_a_table_that_is_an_older_copy_is_left_alone(
     shutil.copytree(tmp_path / "copy", table_path(warehouse, ONE))
     directory.segment([(ONE, THIRD)])
     problem = problem_of(merge_into(spark, directory, warehouse))
-    assert problem.endswith("is at version 0, but was at version 1 when it was merged last")
+    assert problem.endswith("is at version 0, but was at version 1 when it was last merged")
 
 
 def test_a_merge_that_was_undone_before_it_was_recorded_is_not_taken_for_done(
@@ -205,7 +205,7 @@ def test_a_merge_that_was_undone_before_it_was_recorded_is_not_taken_for_done(
             merge_into(spark, directory, warehouse)
     delta(spark, warehouse, "RESTORE TABLE {} TO VERSION AS OF 0")
     problem = problem_of(merge_into(spark, directory, warehouse))
-    assert problem.endswith("since it was merged last, at version 0: WRITE (version 1)")
+    assert problem.endswith("since it was last merged, at version 0: WRITE (version 1)")
 
 
 def test_an_iceberg_table_that_another_program_wrote_is_left_alone(
@@ -219,7 +219,7 @@ def test_an_iceberg_table_that_another_program_wrote_is_left_alone(
     session.sql(f"INSERT INTO {name} VALUES (7, 'foreign')")
     directory.segment([(ONE, THIRD)])
     problem = problem_of(merge_into(spark, directory, warehouse, format="iceberg"))
-    assert f"since it was merged last, at version {merged[0]}: append (snapshot " in problem
+    assert f"since it was last merged, at version {merged[0]}: append (snapshot " in problem
     session.sql(f"CALL pgcdc.system.rollback_to_snapshot('{name}', {merged[0]})")
     session.sql(
         f"CALL pgcdc.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))"
@@ -243,5 +243,5 @@ def test_a_table_that_was_there_before_is_not_merged_into(
         line["stream_id"] = "other"
     directory.write_manifest()
     summary = merge_into(spark, directory, warehouse, format=lake)
-    assert problem_of(summary).endswith(" is there already, and not from this stream")
+    assert problem_of(summary).endswith(" already exists, and is not from this stream")
     assert merged_rows(spark, warehouse, ONE, lake) == fold(FIRST + SECOND, ("id",))

@@ -273,7 +273,7 @@ def test_what_events_do_not_tell_stops_their_table(spark: SparkSession, tmp_path
     for name, (_, _, _, why, remedy) in LOST.items():
         problem = str(tables[name]["problem"])
         assert problem.startswith(f'could not merge "public.{name}": '), problem
-        assert "is not exactly in its events" in problem
+        assert "is not stored exactly in its events" in problem
         assert why in problem
         assert remedy in tables[name]["hint"]
     assert tables["fine"]["problem"] is None

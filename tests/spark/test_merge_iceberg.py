@@ -53,7 +53,7 @@ def test_a_catalog_that_is_not_configured_is_told_of(
     directory.segment([(ONE, [insert(1, 1)])])
     with pytest.raises(MergeError, match=r'control table "`nowhere`\.`_pgcdc`\.`control`"') as raised:
         iceberg(spark, directory, warehouse, catalog="nowhere")
-    assert raised.value.hint.startswith("see to the catalog's settings (-- --conf spark.sql.catalog.NAME...)")
+    assert raised.value.hint.startswith("check the catalog's settings (-- --conf spark.sql.catalog.NAME...)")
 
 
 def segments_of_snapshots(spark: SparkSession, warehouse: Path, mode: str) -> list[str]:
@@ -145,7 +145,7 @@ def test_small_integers_and_tables_that_were_set_back(
     table.sparkSession.sql(f"CALL pgcdc.system.rollback_to_snapshot('{name}', {first[0]})")
     directory.segment([(small, [insert(30, 3)])])
     summary = iceberg(spark, directory, warehouse)
-    assert "when it was merged last" in summary["error"]["message"]
+    assert "when it was last merged" in summary["error"]["message"]
 
 
 def test_properties_are_the_users_once_the_table_is_there(

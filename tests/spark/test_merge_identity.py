@@ -100,7 +100,7 @@ def test_tables_are_followed_under_other_names(
     assert summary["warnings"] == []
     merged(f"{TURN}; DELETE FROM orders_old WHERE id = 13; INSERT INTO other VALUES (90, 'last')")
     record = {row.table: row for row in read_record(str(tmp_path / "wh")) or []}
-    gone = 'it is called "public.other" now, and these are its rows of before'
+    gone = 'it is called "public.other" now, and these are its earlier rows'
     assert (record["public.renamed"].warning, record["public.other"].warning) == (gone, None)
 
 
@@ -225,7 +225,7 @@ def test_another_table_under_a_name_replaces_its_rows_or_stops(
     ] == [True, True]
     summary = merge_into(spark, directory, warehouse)
     (warning,) = summary["warnings"]
-    assert warning.startswith('"public.one" is another table than it was')
+    assert warning.startswith('"public.one" is not the same table as before')
     assert warning.endswith("are missing; to have them sent: UPDATE public.one SET id = id")
     directory.segment([(listed, [insert(30, 3)])])
     assert merge_into(spark, directory, warehouse)["warnings"] == []

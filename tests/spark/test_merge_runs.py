@@ -135,7 +135,7 @@ def test_a_table_that_was_set_back_is_left_alone(
     table_path(warehouse, ONE).rename(warehouse / "elsewhere")
     directory.segment([(ONE, SECOND)])
     summary = merge_into(spark, directory, warehouse)
-    assert "is gone, but was at version 0 when it was merged last" in summary["error"]["message"]
+    assert "is gone, but was at version 0 when it was last merged" in summary["error"]["message"]
     assert not table_path(warehouse, ONE).exists()
 
 
@@ -284,7 +284,7 @@ def test_tables_that_cannot_be_merged_hold_up_no_other(
     messages = {
         "cased": 'the columns "id" and "ID" differ in case only',
         "retyped": 'its column "note" changed from string to int',
-        "anew": "it is another table than it was, dropped and recreated or renamed: its OID",
+        "anew": "it is not the same table as before, but was dropped and recreated, or renamed: its OID",
     }
     for name, reason in messages.items():
         assert reason in problems.pop(f"public.{name}")
@@ -334,7 +334,7 @@ def test_a_value_that_was_never_sent_stops_its_table(
     }.items():
         assert problems[name] == (
             f'could not merge "public.{name}": column "note" of the row (id) = ({key}) was not sent'
-            " (unchanged TOAST), and nothing before it has the value"
+            " (unchanged TOAST), and no earlier change has its value"
         )
         assert merged_rows(spark, warehouse, tables[name]) == {("1",): {"id": "1", "note": "long"}}
     assert merged_rows(spark, warehouse, tables["found"]) == {("5",): {"id": "5", "note": "long"}}

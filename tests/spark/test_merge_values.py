@@ -211,7 +211,9 @@ def test_variants_hold_json_as_it_is(
     stopped = {name: problem for name, problem in problems(first).items() if problem}
     assert set(stopped) == set(NO_VARIANT)
     for name, doc in NO_VARIANT.items():
-        assert f'column "doc" of the row (id) = (1) is {doc}: a variant has no key twice' in stopped[name]
+        assert (
+            f'column "doc" of the row (id) = (1) is {doc}: a variant has no duplicate keys' in stopped[name]
+        )
     moved = update(60, {"id": "10"}, id="30", unsent="doc", tags="{b}")
     later = [update(50, id="1", unsent="doc", tags=None), moved, update(70, id="2", tags="{a}", doc="[1]")]
     directory.segment(

@@ -157,7 +157,7 @@ def test_a_pattern_that_fits_no_table_is_an_error_behind_the_summary(spark_home:
     )
     assert (status, shown.startswith("merged 2 tables")) == (2, True)
     assert error == (
-        'pgcdc: error: could not find "shop.ordres", "*.gone": no table that has changes fits --table\n'
+        'pgcdc: error: could not find "shop.ordres", "*.gone": no table with changes matches --table\n'
         "hint: a pattern is like schema.table, with * and ?, in quotes: 'public.*'\n"
     )
 
@@ -250,7 +250,7 @@ def test_what_is_elsewhere_cannot_be_told_without_spark(spark_home: Path) -> Non
     status, _, error = run(spark_home, "--if-new", "--warehouse", "s3a://lake/shop")
     assert (status, error) == (
         0,
-        "pgcdc: can't tell without Spark whether anything is new: not all is on this machine\n",
+        "pgcdc: can't tell without Spark whether anything is new: not everything is on this machine\n",
     )
     assert (spark_home.parent / "trace").exists()
     assert local_path("file:///a/b") == Path("/a/b")

@@ -105,6 +105,6 @@ def test_without_the_library_it_says_what_to_install(source, tmp_path, monkeypat
     refused = stream(source.uri, "s", "-f", "-", "--metrics-file", str(tmp_path / "file"))
     assert refused.returncode == 2
     assert refused.stderr == (
-        "pgcdc: error: could not give metrics: prometheus_client isn't installed\n"
+        "pgcdc: error: could not export metrics: prometheus_client isn't installed\n"
         "hint: pip install 'pgcdc-cli[metrics]'\n"
     )

@@ -71,7 +71,7 @@ def test_a_command_that_fails_stops_the_run_and_gets_the_segment_again(source, r
     assert failed.returncode == 9
     assert failed.stderr == (
         'pgcdc: error: could not hand over segment 1 to "exit 3": its exit status was 3\n'
-        "hint: nothing is lost: the next run begins with handing over this segment\n"
+        "hint: nothing is lost: the next run begins by handing over this segment\n"
     )
     insert(source, 3, 4)
     assert run("kill -9 $$").stderr.startswith(
@@ -106,7 +106,7 @@ def test_a_signal_says_that_the_command_is_waited_for_and_the_second_ends_at_onc
     try:
         following.process.send_signal(number)
         said = following.process.stderr.readline()
-        waiting = f'waiting for "{command}", which has segment 1; a second signal ends this at once'
+        waiting = f'waiting for "{command}" to finish with segment 1; a second signal ends it at once'
         assert said.endswith(f"pgcdc: warning: {waiting}\n")
         assert following.stop(number) == (-number, "")
     finally:
@@ -138,8 +138,8 @@ def test_in_a_directory_that_is_there_the_next_segment_is_the_first(written, sou
     ("record", "reason"),
     [
         ("{}", "the file lacks segment"),
-        ('{"segment":9,"format_version":1}', "it tells of segment 9, the last one is 0"),
-        ('{"segment":0,"format_version":2}', "it has format_version 2, this pgcdc knows 1"),
+        ('{"segment":9,"format_version":1}', "it names segment 9, but the last one is 0"),
+        ('{"segment":0,"format_version":2}', "it has format_version 2, this pgcdc reads 1"),
     ],
 )
 def test_a_damaged_record_is_refused(run, tmp_path, record, reason):

@@ -422,7 +422,7 @@ def test_a_table_that_is_no_longer_published_as_it_was_is_read_no_further(databa
     command = small_chunks(database18.uri, slot, *arguments, where="between", step=3)
     environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": statement}
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)
-    assert 'table "public.low" is not read again any further: it is not published any more' in run.stderr
+    assert 'table "public.low" is not read any further: it is no longer published' in run.stderr
     assert (progress(out)["stage"], progress(out)["rows"]) == (
         "done",
         sum(1 for _ in lines(out, "public.low")),
@@ -453,8 +453,11 @@ def test_a_table_that_is_published_later(database18, tmp_path):
     database18.execute("CREATE TABLE late (id int PRIMARY KEY, b text)")
     slot, out = database18.create_slot(), tmp_path / "out"
     late = ("--resnapshot", "public.late")
-    hint = "publish it first: ALTER PUBLICATION ... ADD TABLE; see what there is with: pgcdc publication show"
-    message = 'find a table to read again: nothing that the publications have matches "public.late"'
+    hint = (
+        "publish it first: ALTER PUBLICATION ... ADD TABLE; see what is published with: "
+        "pgcdc publication show"
+    )
+    message = 'find a table to read again: nothing in the publications matches "public.late"'
     refused(stream(database18.uri, slot, "-D", str(out), *late, *NOW), 2, message, hint)
     database18.execute("INSERT INTO late VALUES (1, 'before'), (2, 'before'); INSERT INTO other VALUES (1)")
     database18.execute("ALTER PUBLICATION pub ADD TABLE late")
@@ -484,10 +487,13 @@ def test_publications_decide_which_rows_and_columns(database18, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-f", "out", "--format", "wal2json"), "--format wal2json has no name for rows that were there"),
+        (("-f", "out", "--format", "wal2json"), "--format wal2json can't represent existing rows"),
         (("-f", "out", "--format", "raw"), "raw output is what the plugin sends"),
-        ((), "a checkpoint has to know how far it is: use -f FILE or -D"),
-        (("-D", "out", "--snapshot", "only"), "reads while it streams, and --snapshot only ends before"),
+        ((), "a checkpoint has to keep its progress: use -f FILE or -D"),
+        (
+            ("-D", "out", "--snapshot", "only"),
+            "reads while it streams, and --snapshot only exits before that",
+        ),
     ],
 )
 def test_what_it_does_not_go_with(tmp_path, arguments, message):
@@ -502,7 +508,8 @@ def test_a_table_without_a_key_is_refused(database18, tmp_path):
     slot = database18.create_slot()
     run = stream(database18.uri, slot, "-D", str(tmp_path / "out"), "--resnapshot", "public.*", *NOW)
     hint = (
-        "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another place: pgcdc snapshot"
+        "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another directory or file:"
+        " pgcdc snapshot"
     )
     refused(run, 2, 'read table "public.other" again: it has no key', hint)
 

@@ -170,7 +170,7 @@ def test_what_a_standby_cancels_may_be_tried_again(shop18):
         " RAISE 'canceling statement due to conflict with recovery' USING ERRCODE = '40001'; END $$"
     )
     ended = run(shop18.uri, "--table", "public.t", "--where", "conflict()")
-    hint = "run again; hot_standby_feedback = on keeps a standby from having to cancel what it is asked"
+    hint = "run again; hot_standby_feedback = on keeps a standby from having to cancel queries"
     reason = 'read the rows of table "public.t": canceling statement due to conflict with recovery'
     refused(ended, 3, reason, hint)
 
@@ -182,7 +182,7 @@ def test_a_role_needs_no_right_but_select_and_what_lacks_is_named_first(shop, tm
     try:
         assert len(printed(uri, "--table", "public.t", "--table", "public.u", "--columns", "a")) == 2
         ended = run(uri, *PUB, "-D", tmp_path / "out")
-        hint = f'what it takes: GRANT SELECT ON TABLE "public"."root" TO "{role}"'
+        hint = f'it needs: GRANT SELECT ON TABLE "public"."root" TO "{role}"'
         refused(ended, 4, 'read table "public.root": permission denied', hint)
         assert not contents(tmp_path / "out")
     finally:
@@ -193,21 +193,21 @@ def test_what_is_written_is_never_written_over(shop18, tmp_path):
     out = tmp_path / "out"
     assert run(shop18.uri, *PUB, "-D", out).returncode == 0
     before = contents(out)
-    hint = "write to another place: what is there is as of its own moment"
-    refused(run(shop18.uri, *PUB, "-D", out), 2, "write a snapshot: a snapshot is there already", hint)
+    hint = "write to another directory or file: the data there is as of another moment"
+    refused(run(shop18.uri, *PUB, "-D", out), 2, "write a snapshot: a snapshot already exists", hint)
     stream = stream_command(shop18.uri, shop18.create_slot(), "-D", out, "--endpos", "now")
     ended = subprocess.run(stream, capture_output=True, text=True, check=False)
-    hint = "write to another place; --snapshot initial begins a stream with the rows that are there"
-    refused(ended, 13, "go on from the checkpoint: it is of a snapshot without a slot", hint)
+    hint = "write to another directory or file; --snapshot initial begins a stream with the existing rows"
+    refused(ended, 13, "continue from the checkpoint: it belongs to a snapshot without a slot", hint)
     assert contents(out) == before
 
 
 def test_a_file_of_somebody_else_is_not_written_over(shop18, tmp_path):
     out = tmp_path / "notes"
     out.write_text("precious")
-    hint = "move it away, or write to another file; if pgcdc wrote it, put notes.checkpoint back beside it"
+    hint = "move it away, or write to another file; if pgcdc wrote it, put notes.checkpoint back next to it"
     reason = "it has 8 bytes, and there is no checkpoint for it"
-    refused(run(shop18.uri, *PUB, "-f", out), 10, f'go on from "{out}": {reason}', hint)
+    refused(run(shop18.uri, *PUB, "-f", out), 10, f'continue from "{out}": {reason}', hint)
     assert out.read_text() == "precious"
 
 
@@ -239,7 +239,7 @@ def test_a_run_that_is_ended_leaves_no_rows_and_the_next_begins_anew(shop18, pro
             'find a table to read: nothing matches "public.none"',
             "a pattern is schema.table; views, foreign and temporary tables are not read",
         ),
-        ("--publication empty", "find a table to read", "see what there is with: pgcdc publication show"),
+        ("--publication empty", "find a table to read", "see what is published with: pgcdc publication show"),
         (
             "--table public.t --columns a,nope",
             'find column "nope" in table "public.t"',
@@ -248,12 +248,12 @@ def test_a_run_that_is_ended_leaves_no_rows_and_the_next_begins_anew(shop18, pro
         (
             "--table public.t --where nope",
             'read the rows of table "public.t": column "nope" does not exist',
-            "check --where, which every table that is read must fit; --table chooses among them",
+            "check --where, which must fit every table that is read; --table chooses among them",
         ),
         (
             "--table public.t --where 1/(a-1)=1",
             'read the rows of table "public.t": division by zero',
-            "check --where, which every table that is read must fit; --table chooses among them",
+            "check --where, which must fit every table that is read; --table chooses among them",
         ),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_publication_that_is_missing_is_named(shop18):
     [
         ("", "--publication or --table is missing"),
         ("--table a.b --format raw", "raw output is what the plugin sends, which has no rows of tables"),
-        ("--table a.b --format wal2json", "--format wal2json has no name for rows that were there before"),
+        ("--table a.b --format wal2json", "--format wal2json can't represent existing rows"),
         ("--table a.b --json", "--json: the rows go to standard output; use -f or -D"),
         ("--table a.b --columns a,,b", '--columns: "a,,b" is not a list of columns, such as id,name'),
         ("--table a.b --where=", "--where: the condition is empty"),

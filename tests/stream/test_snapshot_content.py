@@ -171,12 +171,12 @@ def test_all_that_may_not_be_read_is_named_before_anything_is(database, reader, 
     slot = new_slot_name()
     run = stream(uri, slot, "-D", str(out), *INITIAL)
     hint = (
-        f'what it takes: GRANT SELECT ON TABLE "public"."b" TO "{role}";'
+        f'it needs: GRANT SELECT ON TABLE "public"."b" TO "{role}";'
         f' GRANT USAGE ON SCHEMA "s" TO "{role}"; GRANT SELECT ON TABLE "s"."a" TO "{role}"'
     )
     refused(run, 4, 'read table "public.b", table "s.a": permission denied', hint)
     assert not list(out.rglob("*.partial"))
-    for grant in hint.removeprefix("what it takes: ").split("; "):
+    for grant in hint.removeprefix("it needs: ").split("; "):
         database.execute(grant)
     assert stream(uri, slot, "-D", str(out), *INITIAL).returncode == 0
     assert {table: len(rows) for table, rows in contents(out).items()} == {

@@ -129,12 +129,12 @@ def test_without_its_slot_a_snapshot_does_not_go_on(shop18, tmp_path, slot):
     [(to,)] = shop18.execute(
         "SELECT end_lsn::text FROM pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,)
     ).fetchall()
-    hint = "what changed since in the tables that are read is lost: start over in another place"
+    hint = "later changes in the tables that are read are lost: start over in another directory or file"
     run = stream(shop18.uri, slot, "-D", str(out), *INITIAL, *NOW)
-    refused(run, 6, f'go on with the snapshot of {begun}: slot "{slot}" is at {to}', hint)
+    refused(run, 6, f'continue with the snapshot of {begun}: slot "{slot}" is at {to}', hint)
     shop18.drop_slot(slot)
     run = stream(shop18.uri, slot, "-D", str(out), *INITIAL, *NOW)
-    refused(run, 5, f'go on with the snapshot: slot "{slot}" is gone', hint)
+    refused(run, 5, f'continue with the snapshot: slot "{slot}" is gone', hint)
 
 
 def test_a_truncate_before_a_table_was_read_anew_is_no_news(shop18, tmp_path, slot):

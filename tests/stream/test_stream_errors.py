@@ -31,10 +31,10 @@ from stream_runs import (
 SEE_HELP = "see pgcdc stream --help"
 START_SERVER = "check that the server is running and reachable, and -h, -p and -d"
 MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
-CHECK_MODE = "check owner and mode of the path and of its folder, and who runs pgcdc"
-OTHER_PLACE = "move away what has that name, or write to another place"
+CHECK_MODE = "check the owner and mode of the path and its folder, and which user runs pgcdc"
+OTHER_PLACE = "move away what has that name, or write to another directory or file"
 LOCK_LOST = "nothing beyond the last checkpoint was confirmed: put the folder back, and run again"
-MISSING = "a folder on the way is missing: make it, or put it back where it was removed"
+MISSING = "a folder of the path is missing: create it, or put it back if it was removed"
 OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
 
 # linux/prctl.h, linux/capability.h
@@ -170,13 +170,13 @@ def test_a_slot_and_a_directory_that_are_in_use(source, tmp_path, follow):
     wait_until(lambda: taken(source, slot) >= written)
     refused(
         stream(source.uri, slot, "-D", str(out), *NOW), 11,
-        f'lock "{out}/.lock": another process holds it', "another run writes here: wait for it to end",
+        f'lock "{out}/.lock": another process holds it', "another run is writing here: wait for it to end",
     )  # fmt: skip
     for loop in ((), ("-n",)):
         refused(
             stream(source.uri, slot, "-D", str(tmp_path / "two"), *NOW, *loop), 5,
             f'start streaming from slot "{slot}": replication slot "{slot}" is active for PID {pid}',
-            "another process reads it: see pgcdc slot show NAME",
+            "another process is using it: see pgcdc slot show NAME",
         )  # fmt: skip
     assert other_run.stop() == (0, "")
     insert(source, 4, 5)
@@ -191,7 +191,7 @@ def test_no_such_publication(database, tmp_path):
     run = stream(database.uri, slot, "-D", str(tmp_path / "out"), *NOW)
     refused(
         run, 7, 'find publication "pub"',
-        "see what there is with: pgcdc publication list;"
+        "see which exist with: pgcdc publication list;"
         " or create it with: pgcdc publication create pub, then recreate the slot",
     )  # fmt: skip
     assert position(database, slot) == before
@@ -230,7 +230,7 @@ def test_a_start_position_beside_a_checkpoint(source, tmp_path, where):
     refused(
         stream(source.uri, slot, where, str(out), "-I", "0/1", *NOW), 2,
         f"start at 0/1: there is a checkpoint, at {end}",
-        "leave out -I/--startpos, or write to another place",
+        "leave out -I/--startpos, or write to another directory or file",
     )  # fmt: skip
     assert (position(source, slot), files(tmp_path)) == before
     assert stream(source.uri, slot, where, str(out), *NOW).returncode == 0
@@ -245,7 +245,7 @@ def test_a_full_disk_loses_nothing(source, tmp_path, where):
     line = stream_command(source.uri, slot, where, str(out), "-F", "0.01", *NOW)
     run = limited(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)), line)
     full = next(out.rglob("*.partial")) if where == "-D" else out
-    hint = "raise the largest size of a file (ulimit -f), or write smaller ones: -D with --rotate-size"
+    hint = "raise the limit on the size of a file (ulimit -f), or write smaller files: -D with --rotate-size"
     refused(run, 9, f'write "{full}": File too large', hint)
     assert stream(source.uri, slot, where, str(out), *NOW).returncode == 0
     assert (in_directory(out) if where == "-D" else numbers(out.read_text())) == list(range(1, 5001))
@@ -303,10 +303,12 @@ def test_a_file_where_a_directory_should_be(source, tmp_path):
     slot, file = source.create_slot(), tmp_path / "file"
     file.touch()
     run = stream(source.uri, slot, "-D", str(file / "out"))
-    hint = "a file stands where a folder should be: move it away, or write to another place"
+    hint = "a file is in the place of a folder: move it away, or write to another directory or file"
     refused(run, 9, f'examine "{file}/out": Not a directory', hint)
     run = stream(source.uri, slot, "-D", str(file))
-    refused(run, 9, f'open "{file}": it is not a directory', "write into a file with -f, or name another")
+    refused(
+        run, 9, f'open "{file}": it is not a directory', "write to a file with -f, or name another directory"
+    )
 
 
 def test_a_file_where_a_table_s_folder_should_be(source, tmp_path):
@@ -317,7 +319,7 @@ def test_a_file_where_a_table_s_folder_should_be(source, tmp_path):
     run = stream(source.uri, slot, "-D", str(out), *NOW)
     assert re.fullmatch(
         f'pgcdc: error: could not open "{out}/public.t/.*": Not a directory\n'
-        "hint: a file stands where a folder should be: move it away, or write to another place\n",
+        "hint: a file is in the place of a folder: move it away, or write to another directory or file\n",
         run.stderr,
     )
     (out / "public.t").unlink()
@@ -326,7 +328,7 @@ def test_a_file_where_a_table_s_folder_should_be(source, tmp_path):
 
 def test_a_directory_where_a_file_should_be(source, tmp_path):
     run = stream(source.uri, source.create_slot(), "-f", str(tmp_path), *NOW)
-    refused(run, 9, f'open "{tmp_path}": Is a directory', "a folder takes -D, not -f")
+    refused(run, 9, f'open "{tmp_path}": Is a directory', "a folder needs -D, not -f")
 
 
 def test_a_directory_in_a_folder_that_is_missing(source, tmp_path):

@@ -195,7 +195,7 @@ def test_a_checkpoint_that_was_left_behind_by_a_promotion(pair, tmp_path):
             [(_, left)] = asked.timeline_history(2)
         refused(
             stream(follower.uri(), "s", "-D", str(out), *NOW), 13,
-            "go on from the checkpoint: it is of timeline 1 up to "
+            "continue from the checkpoint: it belongs to timeline 1 up to "
             f"{Lsn(behind.end_lsn + 8)}, not 2, which left it at {left}", OTHER_PLACE,
         )  # fmt: skip
         saved.write_bytes(encode(behind))
@@ -215,9 +215,9 @@ def test_a_standby_that_is_behind_the_checkpoint_is_waited_for(pair, tmp_path):
     run = stream(follower.uri(), "s", "-D", str(out), *NOW)
     assert run.returncode == 3
     assert run.stderr.startswith(
-        f"pgcdc: error: could not continue from {ahead.end_lsn}: the standby has come to "
+        f"pgcdc: error: could not continue from {ahead.end_lsn}: the standby has only reached "
     )
-    assert run.stderr.endswith(" only\nhint: run again when it has caught up with the primary\n")
+    assert run.stderr.endswith("\nhint: run again when it has caught up with the primary\n")
     with connect(follower) as here:
         assert Lsn.parse(position(here, "s")) < ahead.end_lsn
     follower.pg_ctl("promote")
@@ -225,7 +225,7 @@ def test_a_standby_that_is_behind_the_checkpoint_is_waited_for(pair, tmp_path):
         [(_, left)] = asked.timeline_history(2)
     refused(
         stream(follower.uri(), "s", "-D", str(out), *NOW), 13,
-        f"go on from the checkpoint: it is of timeline 1 up to {ahead.end_lsn}, "
+        f"continue from the checkpoint: it belongs to timeline 1 up to {ahead.end_lsn}, "
         f"not 2, which left it at {left}", OTHER_PLACE,
     )  # fmt: skip
 

@@ -109,7 +109,7 @@ def test_an_undecodable_message_is_kept_and_not_confirmed(source, tampered, tmp_
         r" not one of n, u, t, b \(LSN [0-9A-F]+/[0-9A-F]+\)",
         error,
     )
-    assert hint == f'hint: nothing of it was confirmed: report it with "{bad}"'
+    assert hint == f'hint: none of it was confirmed: report it and attach "{bad}"'
     assert bad.read_bytes().startswith(b"I")
     assert bad.read_bytes().endswith(b"?\0\0\0\6marker")
     assert position(source, slot) == before
@@ -168,7 +168,7 @@ def test_a_bug_of_ours_leaves_the_place_and_the_bytes(source, tmp_path, bug, str
     )
     bad = out / f"{slot}.bad"
     assert hint == (
-        f'hint: nothing of it was confirmed: report it with "{bad}", and the traceback that --debug shows'
+        f'hint: none of it was confirmed: report it and attach "{bad}" and the traceback that --debug shows'
     )
     assert b"t\0\0\0\x03770" in bad.read_bytes()
     assert position(source, slot) == before
@@ -182,7 +182,7 @@ def test_an_undecodable_message_that_cannot_be_kept(source, tampered, tmp_path):
     run = stream(uri, slot, "-D", str(out), "--endpos", "now")
     assert run.returncode == 8
     assert run.stderr.splitlines()[1] == (
-        f'hint: nothing of it was confirmed; it could not be kept in "{out}/{slot}.bad": Is a directory'
+        f'hint: none of it was confirmed; it could not be kept in "{out}/{slot}.bad": Is a directory'
     )
 
 
@@ -192,9 +192,7 @@ def test_a_frame_that_is_none_of_the_protocol(source, tampered, tmp_path):
     uri = tampered(b"d\0\0\0\x16k", b"d\0\0\0\x16z")
     run = stream(uri, slot, "-D", str(tmp_path / "out"), "--max-time", "20s")
     assert run.returncode == 8
-    assert run.stderr.startswith(
-        "pgcdc: error: could not read a frame: unknown type b'z'\nhint: nothing of it"
-    )
+    assert run.stderr.startswith("pgcdc: error: could not read a frame: unknown type b'z'\nhint: none of it")
 
 
 @pytest.mark.parametrize(("refusals", "status"), [(1, 0), (2, 0), (3, 0), (100, 3)])
@@ -255,7 +253,7 @@ def test_a_file_system_that_may_only_be_read(source, small_disk):
     assert run.returncode == 9
     assert run.stderr == (
         f'pgcdc: error: could not create folder "{out}": Read-only file system\n'
-        "hint: mount the file system for writing, or write to another place\n"
+        "hint: mount the file system for writing, or write to another directory or file\n"
     )
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
     assert stream(source.uri, slot, "-D", str(out), "--endpos", "now").returncode == 0
@@ -288,7 +286,7 @@ def test_a_directory_that_may_not_be_written(source):
         )
         assert run.stderr == (
             f'pgcdc: error: could not create folder "{place}/out": Permission denied\n'
-            "hint: check owner and mode of the path and of its folder, and who runs pgcdc\n"
+            "hint: check the owner and mode of the path and its folder, and which user runs pgcdc\n"
         )
         assert run.returncode == 9
     finally:
@@ -464,7 +462,7 @@ def test_a_server_that_never_answers_does_not_outlast_the_time_given(end):
     assert run.returncode == 12
     assert run.stderr == (
         "pgcdc: error: could not wait for the server any longer: time is up\n"
-        "hint: run again to go on from where it stopped\n"
+        "hint: run again to continue from where it stopped\n"
     )
 
 

@@ -12,7 +12,7 @@ from stream_runs import NOW, stream
 
 from pgcdc_cli.types.database_text import INVALID_NAME_HINT, SINGLE_BYTE_CODECS
 
-HINT = "hint: fix it in the source before it is read, or go on with --invalid-text replace or escape\n"
+HINT = "hint: fix it in the source before it is read, or continue with --invalid-text replace or escape\n"
 CONNECTOR = ("-c", "topic.prefix=p", "-c", "snapshot.mode=never")
 ROWS = 100
 """Enough rows to be decoded as columns."""
@@ -115,7 +115,7 @@ def test_what_has_no_equivalent_in_utf8_is_no_end(encoded, tmp_path):
         stopped.stderr,
     )
     looked = stream(database.uri, database.slot, "--peek", "--invalid-text", "escape", *NOW)
-    assert 'column "b" of table "public.t" has text that is invalid' in looked.stderr
+    assert 'column "b" of table "public.t" has invalid text' in looked.stderr
     ran = run(database, tmp_path, "--invalid-text", "escape")
     assert ran.returncode == 0, ran.stderr
     assert rows(tmp_path) == [{"a": 5, "b": "\\x81é"}]
@@ -306,7 +306,7 @@ def test_a_default_that_is_no_text_ends_the_stream_or_is_mended(encoded, tmp_pat
     assert stopped.returncode == 8
     assert stopped.stderr == (
         'pgcdc: error: could not describe table "public.d": invalid byte sequence for encoding "UTF8": 0xff\n'
-        "hint: a name or default in the catalog is not valid text: change it, or go on with --invalid-text"
+        "hint: a name or default in the catalog is not valid text: change it, or continue with --invalid-text"
         " replace or escape, or with --no-catalog\n"
     )
     ran = run(database, tmp_path, "--invalid-text", "replace")
@@ -323,7 +323,7 @@ def test_slot_peek_shows_names_and_values_that_are_no_text(encoded):
     peek = [*PGCDC, "slot", "peek", "-d", database.uri, slot]
     shown = subprocess.run(peek, capture_output=True, text=True, timeout=60, check=False)
     assert shown.returncode == 0, shown.stderr
-    assert shown.stderr.endswith(" has text that is invalid: --invalid-text escape applies\n")
+    assert shown.stderr.endswith(" has invalid text: --invalid-text escape applies\n")
     assert 'public."t\\xff"' in shown.stdout
     assert "b\\xff" in shown.stdout
     assert "value\\xfe" in shown.stdout
@@ -341,5 +341,6 @@ def test_a_name_on_the_command_line_is_utf8(server18, command):
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == (
         "pgcdc: error: could not read the command line: a name has the byte 0xfc, which is not UTF-8\n"
-        "hint: names are given in UTF-8, whatever the database's encoding; rename what has none there\n"
+        "hint: names are given in UTF-8, whatever the database's encoding; rename what UTF-8 can't"
+        " represent\n"
     )

@@ -49,7 +49,7 @@ def test_on_a_terminal_nothing_is_taken_and_it_says_so(database, slot):
     before = left(database)
     status, printed, errors = on_a_terminal(*stream_command(database.uri, slot, "--endpos", "now"))
     assert (status, printed.count("INSERT")) == (0, 3)
-    assert errors == f'pgcdc: nothing is taken from slot "{slot}": -f - takes what it prints\n'
+    assert errors == f'pgcdc: nothing is consumed from slot "{slot}": -f - consumes what it prints\n'
     assert left(database) == before
 
 

@@ -166,7 +166,7 @@ def test_what_matches_nothing_is_warned_of(shop, tmp_path):
     options = ("--table", "public.order", "--exclude-column", "*.orders.nothing", "--table", "*.audit")
     said = run(shop, tmp_path, *options)
     assert said.splitlines() == [
-        f'pgcdc: warning: nothing that the publications have matches "{pattern}"'
+        f'pgcdc: warning: nothing in the publications matches "{pattern}"'
         for pattern in ("public.order", "*.orders.nothing")
     ]
 

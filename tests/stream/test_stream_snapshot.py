@@ -157,8 +157,8 @@ def test_without_its_snapshot_a_stream_does_not_go_on(filled, tmp_path, slot):
     out = tmp_path / "out"
     killed_at(STEPS["when the slot is made"], filled, slot, out, *INITIAL)
     run = stream(filled.uri, slot, "-D", str(out), *NOW)
-    hint = "go on with --snapshot initial, which starts it over; or write to another place"
-    refused(run, 2, "go on: the snapshot that the stream begins with was not finished", hint)
+    hint = "continue with --snapshot initial, which starts it over; or write to another directory or file"
+    refused(run, 2, "continue: the snapshot that the stream begins with was not finished", hint)
 
 
 def test_a_slot_that_is_there_already_is_refused(filled, tmp_path, slot):
@@ -167,9 +167,9 @@ def test_a_slot_that_is_there_already_is_refused(filled, tmp_path, slot):
     run = stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW)
     hint = (
         "read the rows while it streams, with --resnapshot '*.*' in place of --snapshot; or drop it, and the"
-        f" snapshot makes it anew: pgcdc slot drop {slot}; or go without: --snapshot never"
+        f" snapshot recreates it: pgcdc slot drop {slot}; or do without: --snapshot never"
     )
-    refused(run, 5, f'take a snapshot for slot "{slot}": it is there already', hint)
+    refused(run, 5, f'take a snapshot for slot "{slot}": it already exists', hint)
     assert slots_of(filled) == [slot]
     insert(filled, 60001, 60002)
     again = stream(filled.uri, slot, "-D", str(out), "--resnapshot", "*.*", *NOW)
@@ -184,7 +184,7 @@ def test_a_slot_s_name_is_looked_at_before_rows_are_read(filled, tmp_path, name)
     hint = "a slot's name has lower case letters, digits and underscores, 63 at most"
     for how in (INITIAL, ("--create-slot",)):
         run = stream(filled.uri, name, "-D", str(out), *how, *NOW)
-        refused(run, 2, f'create slot "{name}": it can have no such name', hint)
+        refused(run, 2, f'create slot "{name}": that is not a valid name for a slot', hint)
     assert stream(filled.uri, "fit_" + filled.name, "-D", str(out), *INITIAL, *NOW).returncode == 0
     assert rows(out) == list(range(1, 60001))
 
@@ -193,9 +193,9 @@ def test_status_says_how_far_a_snapshot_is(filled, tmp_path, slot):
     """A slot that doesn't exist yet is not a lost one."""
     out = tmp_path / "out"
     killed_at(STEPS["while rows are read"], filled, slot, out, *INITIAL)
-    assert status(out, filled) == ("going on, 0 tables are whole", None)
+    assert status(out, filled) == ("in progress, 0 tables are complete", None)
     killed_at("sink _make_durable after", filled, slot, out, *INITIAL, "-F", "0.001")
-    assert status(out, filled) == ("going on, 1 table is whole", slot)
+    assert status(out, filled) == ("in progress, 1 table is complete", slot)
     assert stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW).returncode == 0
     assert status(out, filled) == (None, slot)
 
@@ -218,7 +218,7 @@ def test_a_slot_too_few_is_told_before_rows_are_read(own_server, tmp_path):
     database.execute(SMALL)
     run = stream(database.uri, "s", "-D", str(tmp_path / "out"), *INITIAL)
     hint = "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list"
-    refused(run, 2, 'create slot "s": the server has no free one beside the snapshot\'s', hint)
+    refused(run, 2, 'create slot "s": the server has no free slot besides the snapshot\'s', hint)
     database.drop()
 
 
@@ -387,7 +387,7 @@ def test_progress_says_that_a_large_transaction_comes(capsys, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 60)
     line(RunTotals(spooled=47 << 20, wal_end=Lsn(1 << 20)))
-    expected = "47.0 MB of large transactions put aside, lag 1.0 MB, durable to 0/0; 0 rows in 0 transactions"
+    expected = "47.0 MB of large transactions spooled, lag 1.0 MB, durable to 0/0; 0 rows in 0 transactions"
     assert capsys.readouterr().err == f"pgcdc: {expected}\n"
     line(RunTotals(rows=60_000, spooled=47 << 20, durable_lsn=Lsn(1 << 20)))
     monkeypatch.setattr(time, "monotonic", lambda: now + 120)

@@ -12,8 +12,8 @@ from segments import contents
 from stream_runs import NOW, delivers, insert, make_slot, numbers, position, refused, stream
 
 OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
-ACCEPT_GAP = "changes in between are lost: --accept-gap goes on without them"
-OTHER_VERSION = "it is whole: go on with the pgcdc that wrote it, or one that is newer"
+ACCEPT_GAP = "changes in between are lost: --accept-gap continues without them"
+OTHER_VERSION = "it is intact: continue with the pgcdc that wrote it, or a newer one"
 RESTORE = "restore the file from a copy, or start over with an empty directory and a new slot"
 
 
@@ -23,7 +23,7 @@ def test_a_checkpoint_of_another_slot(source, written):
     before = position(source, slot), position(source, another)
     refused(
         stream(source.uri, another, "-D", str(out), *NOW), 13,
-        f"go on from the checkpoint: it is of slot {slot}, not {another}", OTHER_PLACE,
+        f"continue from the checkpoint: it belongs to slot {slot}, not {another}", OTHER_PLACE,
     )  # fmt: skip
     assert (position(source, slot), position(source, another)) == before
     assert delivers(source.uri, slot, out) == [1, 2]
@@ -32,7 +32,7 @@ def test_a_checkpoint_of_another_slot(source, written):
 def test_a_checkpoint_of_a_slot_whose_name_is_mistyped(source, written):
     slot, out = written
     mistyped = slot[:-2]
-    message = f"go on from the checkpoint: it is of slot {slot}, not {mistyped}"
+    message = f"continue from the checkpoint: it belongs to slot {slot}, not {mistyped}"
     hint = f"did you mean -S {slot}; or {OTHER_PLACE}"
     refused(stream(source.uri, mistyped, "-D", str(out), *NOW), 13, message, hint)
     source.create_slot(mistyped)
@@ -49,7 +49,7 @@ def test_a_checkpoint_of_another_server(source, written, own_server):
         ours, theirs = (one.execute(query).fetchone()[0] for one in (source, there))
     refused(
         stream(server.uri(), slot, "-D", str(out), *NOW), 13,
-        f"go on from the checkpoint: it is of system identifier {ours}, not {theirs}", OTHER_PLACE,
+        f"continue from the checkpoint: it belongs to system identifier {ours}, not {theirs}", OTHER_PLACE,
     )  # fmt: skip
     assert delivers(source.uri, slot, out) == [1, 2]
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_of_another_database(other, shop, tmp_path):
         admin.execute("ALTER DATABASE shop RENAME TO store")
         run = stream(other.uri("store"), "s", "-D", str(out), *NOW)
         admin.execute("ALTER DATABASE store RENAME TO shop")
-    refused(run, 13, "go on from the checkpoint: it is of database shop, not store", OTHER_PLACE)
+    refused(run, 13, "continue from the checkpoint: it belongs to database shop, not store", OTHER_PLACE)
     assert delivers(shop, "s", out) == [1, 2]
 
 
@@ -77,8 +77,8 @@ def test_another_set_of_publications(source, tmp_path):
     source.execute("INSERT INTO other VALUES (3)")
     refused(
         stream(source.uri, slot, "-D", str(out), *NOW, *more), 13,
-        "go on from the checkpoint: it is of publications pub, not more, pub",
-        "if that is meant: --accept-publications",
+        "continue from the checkpoint: it belongs to publications pub, not more, pub",
+        "if that is intended: --accept-publications",
     )  # fmt: skip
     assert position(source, slot) == before
     assert delivers(source.uri, slot, out, *more, "--accept-publications") == [1, 2]
@@ -100,13 +100,13 @@ def test_a_damaged_checkpoint(source, written):
     ):
         checkpoint.unlink() if content is None else checkpoint.write_bytes(content)
         run = stream(source.uri, slot, "-D", str(out), *NOW)
-        refused(run, 10, f'go on from "{checkpoint}": {reason}', RESTORE)
+        refused(run, 10, f'continue from "{checkpoint}": {reason}', RESTORE)
         assert position(source, slot) == before
     newer = data.replace(b'{"format_version":1', b'{"format_version":2')
     checkpoint.write_bytes(newer)
-    reason = "it is of format version 2, this pgcdc reads 1"
+    reason = "it has format version 2, this pgcdc reads 1"
     run = stream(source.uri, slot, "-D", str(out), *NOW)
-    refused(run, 10, f'go on from "{checkpoint}": {reason}', OTHER_VERSION)
+    refused(run, 10, f'continue from "{checkpoint}": {reason}', OTHER_VERSION)
     assert checkpoint.read_bytes() == newer
     checkpoint.write_bytes(data)
     assert delivers(source.uri, slot, out) == [1, 2]
@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint(source, written):
 
 def gap(source, slot: str, out: Path) -> str:
     end = json.loads((out / "checkpoint.json").read_text())["end_lsn"]
-    return f'go on with slot "{slot}": it is at {position(source, slot)}, the output ends at {end}'
+    return f'continue with slot "{slot}": it is at {position(source, slot)}, the output ends at {end}'
 
 
 def test_a_slot_beyond_the_checkpoint_is_a_gap(source, written):
@@ -149,13 +149,13 @@ def test_a_slot_that_is_gone_is_not_made_behind_the_checkpoints_back(source, wri
     end = json.loads((out / "checkpoint.json").read_text())["end_lsn"]
     refused(
         stream(source.uri, slot, "-D", str(out), *NOW, "--create-slot"), 5,
-        f'go on from {end}: slot "{slot}" is gone', ACCEPT_GAP,
+        f'continue from {end}: slot "{slot}" is gone', ACCEPT_GAP,
     )  # fmt: skip
     query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
     assert source.execute(query, (slot,)).fetchone() == (0,)
     refused(
         stream(source.uri, slot, "-D", str(out), *NOW), 5, f'find slot "{slot}"',
-        "what changed since is lost with it: --create-slot --accept-gap goes on without that",
+        "the changes since then are lost with it: --create-slot --accept-gap continues without them",
     )  # fmt: skip
 
 
@@ -184,4 +184,4 @@ def test_what_is_lost_between_two_connections_of_a_run_without_a_checkpoint(
     lost, error, hint = errors.splitlines()
     assert lost.endswith("; trying again")
     assert error.startswith(f"pgcdc: error: {reason}")
-    assert hint == "hint: changes in between are lost: start it again to go on without them"
+    assert hint == "hint: changes in between are lost: start it again to continue without them"

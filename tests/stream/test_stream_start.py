@@ -70,7 +70,7 @@ def test_a_new_slot_does_not_hide_a_gap(source, tmp_path):
     assert run.returncode == 5
     assert re.fullmatch(
         rf'pgcdc: error: could not continue from [0-9A-F/]+: slot "{slot}" is gone\n'
-        "hint: changes in between are lost: --accept-gap goes on without them\n",
+        "hint: changes in between are lost: --accept-gap continues without them\n",
         run.stderr,
     )
     assert slots(source) == []
@@ -91,7 +91,7 @@ def test_a_start_position_skips_what_was_before(source, tmp_path):
     early = stream(source.uri, slot, "-I", "0/1", *NOW)
     assert early.returncode == 0
     assert re.fullmatch(
-        "pgcdc: warning: could not start at 0/1: the slot is at [0-9A-F/]+ already\n", early.stderr
+        "pgcdc: warning: could not start at 0/1: the slot is already at [0-9A-F/]+\n", early.stderr
     )
     out = tmp_path / "out"
     assert stream(source.uri, copy, "-D", str(out), "-I", middle, *NOW).returncode == 0
@@ -100,7 +100,7 @@ def test_a_start_position_skips_what_was_before(source, tmp_path):
     assert again.returncode == 2
     assert re.fullmatch(
         f"pgcdc: error: could not start at {middle}: there is a checkpoint, at [0-9A-F/]+\n"
-        "hint: leave out -I/--startpos, or write to another place\n",
+        "hint: leave out -I/--startpos, or write to another directory or file\n",
         again.stderr,
     )
 

@@ -135,7 +135,7 @@ def test_an_upgraded_server_is_another_source_whose_slot_goes_on_where_it_was(tm
         run = stream(new.uri(), "s", "-D", str(out), *NOW)
         assert run.returncode == 13
         assert run.stderr.startswith(
-            "pgcdc: error: could not continue from the checkpoint: it is of system identifier "
+            "pgcdc: error: could not continue from the checkpoint: it belongs to system identifier "
         )
         assert files(out) == before
         assert delivers(new.uri(), "s", tmp_path / "next") == list(range(31, 41))

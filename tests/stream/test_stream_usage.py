@@ -35,7 +35,7 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
         ("--format pretty", "--format pretty goes into one file (-f) or to standard output"),
         (
             "--two-phase-at prepare --format arrow",
-            "--two-phase-at prepare: --format arrow can't tell how a transaction ended",
+            "--two-phase-at prepare: --format arrow can't show how a transaction ended",
         ),
         ("--spool-limit 0", '--spool-limit: "0" is less than a byte'),
         ("-o novalue", '-o: "novalue" is not NAME=VALUE'),
@@ -67,11 +67,11 @@ OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
         ),
         (
             "--format wal2json --layout stream --snapshot initial",
-            "--snapshot: --format wal2json has no name for rows that were there before",
+            "--snapshot: --format wal2json can't represent existing rows",
         ),
         (
             "--format wal2json --layout stream --two-phase-at prepare",
-            "--two-phase-at prepare: --format wal2json can't tell how a transaction ended",
+            "--two-phase-at prepare: --format wal2json can't show how a transaction ended",
         ),
         ("--if-not-exists", "--if-not-exists goes with --create-slot"),
     ],

@@ -58,5 +58,5 @@ def _findings(check: Callable[[Setup], Iterator[Finding]], setup: Setup) -> list
             raise
         name = check.__name__.replace("_", "-")
         reason = error.message.rpartition(": ")[2]
-        message = f"{name} could not be looked at: {reason}"
+        message = f"{name} could not be checked: {reason}"
         return [Finding("not-seen", "warning", message, name, advice="run it as a role that may see it")]

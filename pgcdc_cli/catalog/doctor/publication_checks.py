@@ -200,7 +200,8 @@ def operations(setup: Setup) -> Iterator[Finding]:
             publish = literal(", ".join(OPERATIONS))
             statement = f"ALTER PUBLICATION {quoted(one.name)} SET (publish = {publish});"
             message = (
-                f'publication "{one.name}" leaves out {", ".join(left_out)}: tables will differ from theirs'
+                f'publication "{one.name}" leaves out {", ".join(left_out)}: copies of tables will differ'
+                " from them"
             )
             yield Finding("operations", "warning", message, one.name, (statement,))
 
@@ -226,7 +227,7 @@ def _refused(relation: PublishedRelation) -> Iterator[Finding]:
     unfilterable = [name for name in relation.filtered_by if name not in relation.identity]
     if unfilterable and not relation.identity_full:
         problem = (
-            f'the row filter of publication "{relation.publication}" looks at {", ".join(unfilterable)},'
+            f'the row filter of publication "{relation.publication}" uses {", ".join(unfilterable)},'
             " outside the replica identity"
         )
         yield _finding("row-filter", relation, problem, _without_filter(relation))

@@ -120,9 +120,9 @@ def sender_timeout(setup: Setup) -> Iterator[Finding]:
         yield Finding("wal-sender-timeout", "ok", f"wal_sender_timeout is {seconds:g} s")
         return
     why = (
-        "the server ends connections that are well, but busy for a moment"
+        "the server ends healthy connections that are only busy for a moment"
         if seconds
-        else "the server never notices that a reader is gone, and keeps the slot for it"
+        else "the server never notices that a reader is gone, and keeps the slot in use"
     )
     # The most specific level: it overrides the server's, the database's and the role's settings.
     target = f"ALTER ROLE {quoted(setup.role)} IN DATABASE {quoted(setup.facts.database)}"
@@ -136,7 +136,7 @@ def session_timeouts(setup: Setup) -> Iterator[Finding]:
     found = {name: setup.settings[name] for name in _OVERRIDDEN if name in setup.settings}
     low = [f"{name} ({setting.text})" for name, setting in found.items() if setting.number]
     if low:
-        message = f"{', '.join(low)}: not in force for pgcdc, whose sessions set it to 0"
+        message = f"{', '.join(low)}: no effect on pgcdc, whose sessions set it to 0"
         yield Finding("session-timeouts", "ok", message)
 
 
@@ -145,14 +145,14 @@ def decoding_memory(setup: Setup) -> Iterator[Finding]:
     setting = setup.settings["logical_decoding_work_mem"]
     if setting.number >= _LEAST_WORK_MEM:
         message = (
-            f"logical_decoding_work_mem is {setting.text}: larger transactions are streamed, with --streaming"
-            " off or --proto-version 1 spilled to the server's disk first"
+            f"logical_decoding_work_mem is {setting.text}: larger transactions are streamed or, with"
+            " --streaming off or --proto-version 1, spilled to the server's disk first"
         )
         yield Finding("logical-decoding-work-mem", "ok", message)
         return
     message = (
-        f"logical_decoding_work_mem is {setting.text}: nearly every transaction is streamed, or with"
-        " --proto-version 1 spilled to the server's disk"
+        f"logical_decoding_work_mem is {setting.text}: nearly every transaction is streamed or, with"
+        " --proto-version 1, spilled to the server's disk"
     )
     target = f"ALTER ROLE {quoted(setup.role)} IN DATABASE {quoted(setup.facts.database)}"
     statement = f"{target} SET logical_decoding_work_mem = '64MB';"
@@ -165,9 +165,9 @@ def idle_slot_timeout(setup: Setup) -> Iterator[Finding]:
     if setting is None or not setting.number:
         return
     message = (
-        f"idle_replication_slot_timeout is {setting.text}: a slot that is not in use for so long loses its"
+        f"idle_replication_slot_timeout is {setting.text}: a slot that is not in use for that long loses its"
         " changes"
     )
     statements = (set_system("idle_replication_slot_timeout", 0), RELOAD)
-    advice = "or let runs of pgcdc stream come more often than that"
+    advice = "or run pgcdc stream more often than that"
     yield Finding("idle-slot-timeout", "warning", message, None, statements, advice)

@@ -77,7 +77,8 @@ def slot_lost(setup: Setup) -> Iterator[Finding]:
             yield Finding(
                 "slot-unreserved",
                 "error",
-                f'slot "{name}" retains more log than max_slot_wal_keep_size: the next checkpoint ends it',
+                f'slot "{name}" retains more WAL than max_slot_wal_keep_size: the next checkpoint invalidates'
+                " it",
                 name,
                 (set_system("max_slot_wal_keep_size", f"{limit}MB"), RELOAD),
                 "and read it now",
@@ -94,7 +95,8 @@ def slot_retained(setup: Setup) -> Iterator[Finding]:
             yield Finding(
                 "slot-near-limit",
                 "warning",
-                f'slot "{name}" retains {retained} MB of log; {limit} MB (max_slot_wal_keep_size) end it',
+                f'slot "{name}" retains {retained} MB of WAL; at {limit} MB (max_slot_wal_keep_size) it is'
+                " invalidated",
                 name,
                 (set_system("max_slot_wal_keep_size", f"{4 * retained + 1024}MB"), RELOAD),
                 "or read it more often",
@@ -103,7 +105,7 @@ def slot_retained(setup: Setup) -> Iterator[Finding]:
             yield Finding(
                 "slot-inactive",
                 "warning",
-                f'slot "{name}" is not in use and retains {retained} MB of log on the server\'s disk'
+                f'slot "{name}" is not in use and retains {retained} MB of WAL on the server\'s disk'
                 f" (more than max_wal_size, {usual} MB)",
                 name,
                 advice=f"{_reader(slot)}; if it is no longer needed: pgcdc slot drop {name}",
@@ -129,7 +131,7 @@ def slot_idle(setup: Setup) -> Iterator[Finding]:
                 "slot-idle",
                 "error",
                 f'slot "{slot.name}" has not been in use since {idle[slot.name]}, longer than'
-                f" idle_replication_slot_timeout ({timeout.text}): the next checkpoint ends it",
+                f" idle_replication_slot_timeout ({timeout.text}): the next checkpoint invalidates it",
                 slot.name,
                 (set_system("idle_replication_slot_timeout", 0), RELOAD),
                 "and read it now",
@@ -147,7 +149,7 @@ def slot_spilled(setup: Setup) -> Iterator[Finding]:
         if name in names:
             message = (
                 f'slot "{name}": {_size(spilled)} were spilled to the server\'s disk to send {_size(sent)};'
-                " --streaming on, a higher logical_decoding_work_mem or fewer starts make that less"
+                " --streaming on, a higher logical_decoding_work_mem or fewer starts reduce that"
             )
             yield Finding("slot-spilled", "ok", message, name)
 

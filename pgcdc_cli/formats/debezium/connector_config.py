@@ -207,8 +207,8 @@ class ConnectorConfig:
         if len(found) > 1:
             raise PgcdcError(
                 ErrorKind.USAGE,
-                f'could not transform the records of "{topic}": several of transforms are for them',
-                hint="let predicates tell them apart",
+                f'could not transform the records of "{topic}": several transforms apply to them',
+                hint="choose between them with predicates",
             )
         return found[0] if found else None
 
@@ -309,11 +309,11 @@ def _choice(known: Property, text: str) -> object:
     chosen = [part.strip().lower() for part in text.split(",")] if known.kind == "choices" else [text.lower()]
     bad = next((one for one in chosen if one not in known.choices), None)
     if bad is not None:
-        raise wrong(known.name, bad, f"is none of {', '.join(known.choices)}")
+        raise wrong(known.name, bad, f"is not one of {', '.join(known.choices)}")
     if known.kind == "choice":
         return chosen[0]
     if "none" in chosen and len(chosen) > 1:
-        raise wrong(known.name, text, "has something beside none")
+        raise wrong(known.name, text, "has other values besides none")
     # The connector accepts r, but skips nothing for it.
     return tuple(one for one in chosen if one not in {"none", "r"})
 

@@ -17,18 +17,23 @@ _ADJUSTMENTS = ("none", "avro", "avro_unicode")
 _DECIMAL_FORMATS = ("base64", "numeric")
 
 PROPERTIES = (
-    Property("topic.prefix", "topic", "Begins every topic's name, and is the name in `source`."),
-    Property("topic.delimiter", "topic", "Stands between the parts of a topic's name.", "."),
-    Property("topic.transaction", "topic", "What transaction records' topic is called.", "transaction"),
-    Property("topic.heartbeat.prefix", "topic", "Begins the heartbeats' topic.", "__debezium-heartbeat"),
-    Property("schema.include.list", "patterns", "Only tables in schemas like these."),
-    Property("schema.exclude.list", "patterns", "No tables in schemas like these."),
-    Property("table.include.list", "patterns", "Only tables like these: `schema.table`."),
-    Property("table.exclude.list", "patterns", "No tables like these."),
-    Property("column.include.list", "patterns", "Only columns like these: `schema.table.column`."),
-    Property("column.exclude.list", "patterns", "No columns like these."),
-    Property("message.prefix.include.list", "patterns", "Only messages with prefixes like these."),
-    Property("message.prefix.exclude.list", "patterns", "No messages with prefixes like these."),
+    Property("topic.prefix", "topic", "First part of every topic's name, and the name in `source`."),
+    Property("topic.delimiter", "topic", "Separates the parts of a topic's name.", "."),
+    Property("topic.transaction", "topic", "Name of the topic of transaction records.", "transaction"),
+    Property(
+        "topic.heartbeat.prefix",
+        "topic",
+        "First part of the name of the heartbeats' topic.",
+        "__debezium-heartbeat",
+    ),
+    Property("schema.include.list", "patterns", "Only tables in matching schemas."),
+    Property("schema.exclude.list", "patterns", "No tables in matching schemas."),
+    Property("table.include.list", "patterns", "Only matching tables: `schema.table`."),
+    Property("table.exclude.list", "patterns", "No matching tables."),
+    Property("column.include.list", "patterns", "Only matching columns: `schema.table.column`."),
+    Property("column.exclude.list", "patterns", "No matching columns."),
+    Property("message.prefix.include.list", "patterns", "Only messages with matching prefixes."),
+    Property("message.prefix.exclude.list", "patterns", "No messages with matching prefixes."),
     Property("message.key.columns", "keys", "Columns of the key, by table: `schema.table:a,b;...`."),
     Property(
         "decimal.handling.mode",
@@ -40,7 +45,7 @@ PROPERTIES = (
     Property(
         "time.precision.mode",
         "choice",
-        "Units of dates, times and timestamps; the last three are 3.4's.",
+        "Units of dates, times and timestamps; the last three need 3.4.",
         "adaptive",
         ("adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"),
     ),
@@ -56,11 +61,11 @@ PROPERTIES = (
     ),
     Property("hstore.handling.mode", "choice", "How hstore is written.", "json", ("json", "map")),
     Property("money.fraction.digits", "number", "Digits of money after the decimal point.", "2"),
-    Property("tombstones.on.delete", "flag", "Let a record without a value follow each delete.", "true"),
+    Property("tombstones.on.delete", "flag", "Write a record without a value after each delete.", "true"),
     Property(
         "skipped.operations",
         "choices",
-        "Operations that are left out. Rows of snapshots (r) are not.",
+        "Operations to leave out. Rows of snapshots (r) are always written.",
         "t",
         ("c", "u", "d", "t", "r", "none"),
     ),
@@ -68,33 +73,33 @@ PROPERTIES = (
     Property(
         "snapshot.mode",
         "choice",
-        "Whether the tables' rows come before the stream: never (or no_data), where the stream"
-        " is new (initial), then ending the run (initial_only), or at every start.",
+        "Whether the tables' rows come before the stream: never (or no_data), if the stream is new (initial;"
+        " initial_only then ends the run), or at every start (always).",
         "initial",
         ("never", "no_data", "initial", "initial_only", "always"),
     ),
     Property(
         "unavailable.value.placeholder",
         "verbatim",
-        "Stands for a value that the server did not send.",
+        "Placeholder for a value that the server did not send.",
         "__debezium_unavailable_value",
     ),
     Property(
         "include.unknown.datatypes", "flag", "Write types that Debezium doesn't know as bytes.", "false"
     ),
-    Property("column.propagate.source.type", "patterns", "Columns whose schema tells their source type."),
-    Property("datatype.propagate.source.type", "patterns", "Types whose columns' schemas tell it."),
+    Property("column.propagate.source.type", "patterns", "Columns whose schema names their source type."),
+    Property("datatype.propagate.source.type", "patterns", "Types that their columns' schemas name."),
     Property(
         "schema.name.adjustment.mode",
         "choice",
-        "How schemas' names are made fit for Avro.",
+        "How names of schemas are adjusted for Avro.",
         "none",
         _ADJUSTMENTS,
     ),
     Property(
         "field.name.adjustment.mode",
         "choice",
-        "How fields' names are made fit for Avro.",
+        "How names of fields are adjusted for Avro.",
         "none",
         _ADJUSTMENTS,
     ),
@@ -126,15 +131,15 @@ PROPERTIES = (
     Property(
         "publication.autocreate.mode",
         "choice",
-        "How a missing publication is made; filtered also keeps an"
-        " existing one at the tables that the filters let through.",
+        "How a missing publication is created; filtered also limits an existing one to the tables that pass"
+        " the filters.",
         "all_tables",
         ("all_tables", "disabled", "filtered", "no_tables"),
     ),
     Property(
         "publish.via.partition.root",
         "flag",
-        "Let a publication that is made publish partitions as their root; of 3.4.",
+        "Create a missing publication so that it publishes partitions as their root; needs 3.4.",
         "false",
     ),
     Property("database.hostname", "text", "The server's host; -h wins."),
@@ -150,7 +155,7 @@ PROPERTIES = (
     Property(
         "debezium.version",
         "choice",
-        "Whose envelope is written; a property of pgcdc's own.",
+        "Version of Debezium whose envelope is written; this property is pgcdc's own.",
         "2.5",
         ("2.5", "3.4"),
     ),
@@ -312,7 +317,7 @@ def _from_json(path: Path, text: str) -> dict[str, str]:
     try:
         content: Any = json.loads(text)
     except json.JSONDecodeError as error:
-        raise _unreadable(path, f"no JSON from line {error.lineno} on") from error
+        raise _unreadable(path, f"it is not JSON from line {error.lineno} on") from error
     if isinstance(content.get("config"), dict):
         content = content["config"]
     bad = next((name for name, value in content.items() if isinstance(value, (dict, list))), None)
@@ -387,7 +392,7 @@ def _check_lists(values: Mapping[str, Any], properties: Mapping[str, str]) -> No
     for kind in ("schema", "table", "column", "message.prefix"):
         include, exclude = (f"{kind}.{which}.list" for which in ("include", "exclude"))
         if values.get(_BY_NAME[include].attribute) and values.get(_BY_NAME[exclude].attribute):
-            raise wrong(exclude, properties[exclude], f"has no place beside {include}")
+            raise wrong(exclude, properties[exclude], f"can't be combined with {include}")
 
 
 def _check_version(values: Mapping[str, Any], masks: Sequence[tuple[str, object]]) -> None:

@@ -34,26 +34,29 @@ UNWRAP_PROPERTIES = (
     Property(
         "delete.tombstone.handling.mode",
         "choice",
-        "What is left of deletes and tombstones. In 3.4 also delete-to-tombstone, and by default tombstone.",
+        "What becomes of deletes and tombstones. In 3.4 also delete-to-tombstone, and by default tombstone.",
         choices=("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"),
     ),
     Property(
         "delete.handling.mode",
         "choice",
-        "Of 2.5: what a delete's value is, where there is one.",
+        "Only in 2.5: what a delete's value is, if it has one.",
         "drop",
         ("drop", "none", "rewrite"),
     ),
-    Property("drop.tombstones", "flag", "Of 2.5: leave tombstones out.", "true"),
+    Property("drop.tombstones", "flag", "Only in 2.5: leave tombstones out.", "true"),
     Property(
         "add.fields", "text", "Members of the event that are added to the row: `op,source.lsn,table:TABLE`."
     ),
-    Property("add.fields.prefix", "verbatim", "Begins their names.", "__"),
+    Property("add.fields.prefix", "verbatim", "Prefix of their names.", "__"),
     Property("add.headers", "text", "Members of the event that are added to the headers."),
-    Property("add.headers.prefix", "verbatim", "Begins their names.", "__"),
+    Property("add.headers.prefix", "verbatim", "Prefix of their names.", "__"),
     Property("route.by.field", "text", "The column of text whose value is the topic."),
     Property(
-        "replace.null.with.default", "flag", "Of 3.4: write a rewritten row's null as the default.", "true"
+        "replace.null.with.default",
+        "flag",
+        "Only in 3.4: write a rewritten row's null as the default.",
+        "true",
     ),
 )
 """Properties of `ExtractNewRecordState`."""
@@ -61,7 +64,7 @@ UNWRAP_PROPERTIES = (
 ROUTER_PROPERTIES = (
     Property("table.field.event.id", "text", "The column of the event's id, which is a header.", "id"),
     Property("table.field.event.key", "text", "The column of the record's key.", "aggregateid"),
-    Property("table.field.event.type", "text", "Is not looked at.", "type"),
+    Property("table.field.event.type", "text", "Ignored.", "type"),
     Property("table.field.event.payload", "text", "The column of the record's value.", "payload"),
     Property("table.field.event.timestamp", "text", "The column of the record's time, which is not written."),
     Property("table.field.event.schema.version", "text", "The column of the version of the value's schema."),
@@ -81,16 +84,14 @@ ROUTER_PROPERTIES = (
         "ignore",
         ("ignore", "optional_bytes"),
     ),
-    Property("route.by.field", "text", "The column that the topic is made of.", "aggregatetype"),
-    Property("route.topic.regex", "verbatim", "What is looked for in it.", "(?<routedByValue>.*)"),
-    Property(
-        "route.topic.replacement", "verbatim", "What is put in its place.", "outbox.event.${routedByValue}"
-    ),
+    Property("route.by.field", "text", "The column from which the topic is made.", "aggregatetype"),
+    Property("route.topic.regex", "verbatim", "What is searched for in it.", "(?<routedByValue>.*)"),
+    Property("route.topic.replacement", "verbatim", "What replaces it.", "outbox.event.${routedByValue}"),
     Property("route.tombstone.on.empty.payload", "flag", "Write no value for a blank payload.", "false"),
     Property(
         "debezium.op.invalid.behavior",
         "choice",
-        "What an update of an outbox's row is: left out with a warning, or the end.",
+        "What to do with an update of an outbox's row: leave it out with a warning, or stop.",
         "warn",
         ("warn", "error", "fatal"),
     ),
@@ -127,10 +128,10 @@ def documented() -> Iterator[Property]:
         prefix = f"{_PREFIX}{name}."
         yield Property(f"{prefix}type", "text", f"{kind}, whose further properties follow.")
         yield from (replace(one, name=prefix + one.name) for one in known)
-    yield Property(f"{_PREFIX}NAME.predicate", "text", "The predicate that tells which records are for it.")
-    yield Property(f"{_PREFIX}NAME.negate", "flag", "All others are.", "false")
+    yield Property(f"{_PREFIX}NAME.predicate", "text", "The predicate that chooses its records.")
+    yield Property(f"{_PREFIX}NAME.negate", "flag", "Choose the records that don't match instead.", "false")
     yield Property(f"{_PREDICATES}NAME.type", "text", f"{_TOPIC_MATCHES}.")
-    yield Property(f"{_PREDICATES}NAME.pattern", "patterns", "Topics whose records are meant.")
+    yield Property(f"{_PREDICATES}NAME.pattern", "patterns", "Topics whose records match.")
 
 
 def is_transform_property(name: str) -> bool:
@@ -273,7 +274,7 @@ def _route(
     placed = tuple(_placed(f"{prefix}table.fields.additional.placement", values))
     if values["route_tombstone_on_empty_payload"] and any(one.placement == "envelope" for one in placed):
         name = f"{prefix}route.tombstone.on.empty.payload"
-        raise wrong(name, "true", "is not supported beside a column that is placed in the envelope")
+        raise wrong(name, "true", "is not supported together with a column that is placed in the envelope")
     return EventRouter(
         event_id=values["table_field_event_id"],
         event_key=values["table_field_event_key"],

@@ -158,7 +158,9 @@ class OutboxRecords(RowRecords):
 @lru_cache(1024)
 def _refuse(topic: str, layout: OutboxLayout) -> None:
     """Log once per table that an outbox's rows must not be updated. Raises PgcdcError (USAGE) if fatal."""
-    reason = f"could not make an event of an update of {topic}: an outbox's rows are inserted and deleted"
+    reason = (
+        f"could not make an event from an update of {topic}: an outbox's rows are only inserted and deleted"
+    )
     if layout.router.on_update == "fatal":
         raise PgcdcError(
             ErrorKind.USAGE,

@@ -33,8 +33,8 @@ def unwrapped_schema(row: Schema, unwrap: ExtractNewRecordState, version: str) -
     if twice is not None:
         raise PgcdcError(
             ErrorKind.USAGE,
-            f'could not add the field "{twice}" to "{row["name"]}": it is there already',
-            hint="call it otherwise, with add.fields.prefix or as MEMBER:NAME",
+            f'could not add the field "{twice}" to "{row["name"]}": it already exists',
+            hint="give it another name, with add.fields.prefix or as MEMBER:NAME",
         )
     return {**row, "fields": fields, "optional": False}
 
@@ -79,7 +79,7 @@ def text_column(columns: Sequence[EventColumn], name: str, row: str) -> EventCol
     """Find a text field by its name. Raises PgcdcError (USAGE) if there is none."""
     found = find_column(columns, name, row)
     if found.field.schema["type"] != "string":
-        raise _unfit(row, f'its column "{name}" is no text')
+        raise _unfit(row, f'its column "{name}" is not text')
     return found
 
 
@@ -96,7 +96,7 @@ def _unfit(row: str, reason: str) -> PgcdcError:
         ErrorKind.USAGE,
         f'could not transform the records of "{row.removesuffix(".Value")}": {reason}',
         hint="name another column with the transform's route.by.field or table.field.event.*,"
-        " or keep it to tables that fit, with a predicate or table.include.list",
+        " or limit it to tables that fit, with a predicate or table.include.list",
     )
 
 

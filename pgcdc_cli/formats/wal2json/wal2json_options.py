@@ -120,8 +120,8 @@ def _check_version(options: Wal2jsonOptions, *, said: bool) -> None:
     if unseen and not said:
         raise PgcdcError(
             ErrorKind.USAGE,
-            f"could not use wal2json's option \"{unseen[0]}\": format version 2 doesn't look at it",
-            hint="add format-version=1, the plugin's own default, or format-version=2 to leave it at that",
+            f'could not use wal2json\'s option "{unseen[0]}": format version 2 ignores it',
+            hint="add format-version=1, the plugin's own default, or format-version=2 to have it ignored",
         )
 
 
@@ -228,15 +228,15 @@ _OPTIONS = {
     "include-schemas": _flag("The table's schema; default true."),
     "include-types": _flag("The type of a column, as declared; default true."),
     "include-typmod": _flag("With format-version 1, types with their modifiers; default true."),
-    "include-domain-data-type": _flag("The type that a domain is over, in place of its own."),
+    "include-domain-data-type": _flag("A domain's base type, in place of its own."),
     "include-type-oids": _flag("The type's number, as typeoid."),
     "include-pk": _flag("The columns of the primary key, as pk."),
     "include-not-null": _flag("Whether a column may be null, as optional."),
     "include-default": _flag("The expression of a column's default, as default."),
     "include-column-positions": _flag("A column's number in its table, as position."),
-    "numeric-data-types-as-string": _flag("Numbers in quotes, NaN and the infinities, too."),
+    "numeric-data-types-as-string": _flag("Numbers in quotes, and so NaN and infinities, too."),
     "add-tables": _PluginOption("Only these tables, such as public.orders,shop.*.", _tables, _TABLE_LIST),
-    "filter-tables": _PluginOption("No tables like these.", _tables, _TABLE_LIST),
+    "filter-tables": _PluginOption("All tables but these.", _tables, _TABLE_LIST),
     "add-msg-prefixes": _PluginOption("Only messages with these prefixes.", _some, _PREFIX_LIST),
     "filter-msg-prefixes": _PluginOption("No messages with these prefixes.", _list, _PREFIX_LIST),
     "actions": _PluginOption(

@@ -39,8 +39,8 @@ _SCHEMA = (
     " columns array<struct<name: string, position: int, type: string>>"
 )
 
-_RESTORE = "restore it from a copy, or remove it: the tables know themselves what they have"
-_CONFIGURED = "see to the catalog's settings (-- --conf spark.sql.catalog.NAME...)"
+_RESTORE = "restore it from a copy, or remove it: the tables themselves know what they have"
+_CONFIGURED = "check the catalog's settings (-- --conf spark.sql.catalog.NAME...)"
 
 NOBODY = 0
 """The OID of a lake table whose source table has another name now."""

@@ -178,7 +178,7 @@ def _inexact(table: str, what: str, why: str) -> MergeError:
     found = next((name for name in _REMEDIES if name in why), None)
     remedy = "with --format jsonl or arrow" if found is None else f"with -c {found}={_REMEDIES[found]}"
     return MergeError(
-        f'could not merge "{table}": {what} is not exactly in its events ({why})',
+        f'could not merge "{table}": {what} is not stored exactly in its events ({why})',
         f"stream {remedy} into a new directory",
     )
 

@@ -233,7 +233,7 @@ class DeltaTable:
         if unusual and not modern and self._property(_MAPPING) is None:
             raise MergeError(
                 f'could not write "{self._path}": column "{unusual[0]}" has a character in its name that'
-                " Delta keeps only in a way that not every reader knows",
+                " Delta stores only in a way that not every reader knows",
                 "add --readers modern, or rename the column",
             )
         return {_MAPPING: "name"} if unusual else {}

@@ -61,8 +61,8 @@ class IcebergLake:
         if self.catalog is None and not self.warehouse.startswith(_ATOMIC):
             raise MergeError(
                 f'could not keep Iceberg tables in "{self.warehouse}": its file system can\'t rename'
-                " atomically, so that two merges at once could lose one",
-                "give a catalog that you configured: --catalog NAME -- --conf spark.sql.catalog.NAME=...",
+                " atomically, so one of two merges at once could be lost",
+                "name a catalog that you configured: --catalog NAME -- --conf spark.sql.catalog.NAME=...",
             )
 
     def location(self, schema: str, table: str, mode: str, mark: str = "") -> str:

@@ -345,7 +345,7 @@ class _MergeRun:
             return self._lake.open(session, work.base.path).read(work.base.version)
         except (PySparkException, Py4JJavaError) as error:
             raise MergeError(
-                f'could not merge "{work.table}": its rows of before are in "{work.base.path}" at version'
+                f'could not merge "{work.table}": its earlier rows are in "{work.base.path}" at version'
                 f" {work.base.version}, which can't be read: {cause_of(error)}",
                 ANEW,
             ) from error

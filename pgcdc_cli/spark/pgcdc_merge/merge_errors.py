@@ -34,7 +34,8 @@ _HINTS = {
         " -- --conf spark.pyspark.python=PATH"
     ),
     re.compile("FILE_NOT_EXIST|FileNotFoundException|FileNotFoundError"): (
-        "see that nobody removes it; on a cluster, each executor must see the same files as this machine"
+        "make sure that nothing removes it; on a cluster, each executor must see the same files as this"
+        " machine"
     ),
 }
 _SAYS_MORE = "Spark's output says more: add --verbose"

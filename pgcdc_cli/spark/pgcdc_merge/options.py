@@ -73,7 +73,7 @@ class MergeOptions:
     )
     mode: str = field(default=MERGE, metadata=_option("what to keep", choices=(MERGE, CHANGELOG, "both")))
     tables: Sequence[str] = field(
-        default=(), metadata=_option("only such schema.table", metavar="PATTERN", action="append")
+        default=(), metadata=_option("only matching tables: schema.table", metavar="PATTERN", action="append")
     )
     until: int | None = field(
         default=None,
@@ -90,14 +90,14 @@ class MergeOptions:
     )
     variant: bool = field(default=False, metadata=_option("json and jsonb become VARIANT"))
     missing_toast: str = field(
-        default="error", metadata=_option("where nothing has a value", choices=("error", "null"))
+        default="error", metadata=_option("if no earlier change has a value", choices=("error", "null"))
     )
     readers: str | None = field(
         default=None, metadata=_option("who is to read the tables", choices=(ANY, MODERN))
     )
     recreated: str = field(
         default=REPLACE,
-        metadata=_option("where a name is another table's now", choices=(REPLACE, STOP)),
+        metadata=_option("if a name now belongs to another table", choices=(REPLACE, STOP)),
     )
     follow: float | None = field(
         default=None,
@@ -153,8 +153,8 @@ def parser() -> argparse.ArgumentParser:
             argument["default"] = option.default or None
         parser.add_argument(_flag(option), **argument)
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    parser.add_argument("--launcher", metavar="FILE", help="go on as long as this file is locked")
-    parser.add_argument("--progress", action="store_true", help="tell of each table on standard error")
+    parser.add_argument("--launcher", metavar="FILE", help="keep running while this file is locked")
+    parser.add_argument("--progress", action="store_true", help="report each table on standard error")
     return parser
 
 

@@ -182,7 +182,7 @@ def left_behind(
         if row is None or row.table == work.table or row.oid not in (None, work.oid):
             continue
         if (work.table, MERGE) in merged:
-            note = f'it is called "{work.table}" now, and these are its rows of before'
+            note = f'it is called "{work.table}" now, and these are its earlier rows'
             found[row.key] = replace(row, oid=NOBODY, warning=note)
         else:
             assert work.base is not None
@@ -234,7 +234,7 @@ def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
         )
     if work.version.key is None:
         raise MergeError(
-            f'could not merge "{work.table}": it has no key any more, see "{work.version.path}"',
+            f'could not merge "{work.table}": it no longer has a key, see "{work.version.path}"',
             f"ALTER TABLE {work.table} ADD PRIMARY KEY (...), or keep it as a changelog: --mode changelog",
         )
 
@@ -298,8 +298,8 @@ def check_same(work: TableRange) -> None:
     before = work.gone[-1].oid if work.gone else work.held
     if before not in (None, work.oid):
         raise MergeError(
-            f'could not merge "{work.table}": it is another table than it was, dropped and recreated or'
-            f' renamed: its OID was {before}, and is {work.oid}, see "{work.version.path}"',
+            f'could not merge "{work.table}": it is not the same table as before, but was dropped and'
+            f' recreated, or renamed: its OID was {before}, and is {work.oid}, see "{work.version.path}"',
             "leave out --recreated stop: its rows then replace the others, which older versions keep",
         )
 
@@ -332,7 +332,7 @@ def planned(
         now = "gone" if target.version is None else f"at version {target.version}"
         raise MergeError(
             f'could not merge "{work.table}": "{work.path}" is {now}, but was at version {merged_version}'
-            " when it was merged last",
+            " when it was last merged",
             f"restore it from a copy, or {ANEW}",
         )
     if merged_version is not None:
@@ -376,9 +376,8 @@ def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:
     names = [column.name for column in version.key_columns if column.name in doubtful]
     if names:
         raise MergeError(
-            f'could not merge "{version.display}": column "{names[0]}" of its key has changed its name,'
-            f" or was dropped and added again, and what it was can't be known any more, see"
-            f' "{version.path}"',
+            f'could not merge "{version.display}": column "{names[0]}" of its key was renamed, or dropped'
+            f' and added again, and which of these can no longer be known, see "{version.path}"',
             ANEW,
         )
 
@@ -396,7 +395,7 @@ def check_own(work: TableRange, target: LakeTable, mark: CommitMark) -> None:
     marks = [mark, *(replace(mark, gone=one.oid) for one in work.gone)]
     if not any(target.merged_segment(one.app_id) for one in marks):
         raise MergeError(
-            f'could not merge "{work.table}": "{work.path}" is there already, and not from this stream',
+            f'could not merge "{work.table}": "{work.path}" already exists, and is not from this stream',
             f"remove it, or {ANEW}",
         )
 
@@ -406,7 +405,7 @@ def _check_untouched(work: TableRange, target: LakeTable, version: int) -> None:
     if others is not None:
         raise MergeError(
             f'could not merge "{work.table}": "{work.path}" was changed by another program since it'
-            f" was merged last, at version {version}: {others}",
+            f" was last merged, at version {version}: {others}",
             f"set it back to version {version}, or {ANEW}",
         )
 

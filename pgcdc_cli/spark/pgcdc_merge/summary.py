@@ -49,7 +49,7 @@ class Summary:
 
     def warn_of_keyless(self, table: str) -> None:
         self._warnings[table] = (
-            f'"{table}" has no key, so that it can\'t be merged: it gets a changelog;'
+            f'"{table}" has no key, so it can\'t be merged: it only gets a changelog;'
             f" ALTER TABLE {table} ADD PRIMARY KEY (...) for more"
         )
 
@@ -127,28 +127,27 @@ class Summary:
 def _of_rows(work: TableRange) -> list[str]:
     """List what the table may lack: values of columns, and rows from before it was published."""
     new = [
-        f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since, also'
-        " where the source has a value (a default that it computed, or that of a renamed column); to have"
+        f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since, even'
+        " if the source has a value (a default that it computed, or that of a renamed column); to have"
         f" them sent: {_touch(work, name)}"
         for name in work.goal.unknown
     ]
     new += [
-        f'"{work.table}" has another type in column "{name}": rows that have not changed since have what they'
-        " had, which isn't the source's where it converted values (with USING, or of another length); to have"
-        " them sent:"
-        f" {_touch(work, name)}"
+        f'"{work.table}" has another type in column "{name}": rows that have not changed since have their'
+        " old values, which aren't the source's if it converted them (with USING, or of another length); to"
+        f" have them sent: {_touch(work, name)}"
         for name in work.goal.retyped
     ]
     if work.goal.doubtful:
         names = ", ".join(f'"{name}"' for name in work.goal.doubtful)
         new.append(
             f'"{work.table}" has columns in another order: {names} have changed names, or were dropped and'
-            " added again, and which was which can't be known any more: rows that have not changed since may"
+            " added again, and which was which can no longer be known: rows that have not changed since may"
             f" have another's value; to have them sent: pgcdc stream --resnapshot {work.table}"
         )
     if work.lacks_rows:
         new.append(
-            f'"{work.table}" is another table than it was, and its rows replaced the others: those that it'
+            f'"{work.table}" is not the same table as before, and its rows replaced the others: those that it'
             " had before it was published are missing; to have them sent:"
             f" {_touch(work, work.version.key_columns[0].name)}"
         )
@@ -166,6 +165,6 @@ def _error(failed: Sequence[MergeError]) -> dict[str, Any] | None:
         return {"message": failed[0].message, "hint": failed[0].hint, "locked": False}
     return {
         "message": f"could not merge {len(failed)} tables: the warnings say why",
-        "hint": "all other tables are merged; these wait where they were for another run",
+        "hint": "all other tables are merged; these stay as they were until another run",
         "locked": False,
     }

@@ -142,14 +142,14 @@ def missing_value(version: TableVersion, column: str, key: str) -> MergeError:
     """Make the error for a value that an update did not send, and that neither changes nor table have."""
     return MergeError(
         f'could not merge "{version.display}": column "{column}" of {_row(version, key)}'
-        " was not sent (unchanged TOAST), and nothing before it has the value",
+        " was not sent (unchanged TOAST), and no earlier change has its value",
         "take a new snapshot into a new directory and warehouse, or let it be NULL: --missing-toast null",
     )
 
 
 def _unfit_value(version: TableVersion, column: str, lake: str, key: str, value: str) -> MergeError:
     if lake == "variant":
-        why = "a variant has no key twice, and numbers of up to 38 digits"
+        why = "a variant has no duplicate keys, and only numbers of up to 38 digits"
         remedy = "leave out --variant"
     else:
         why = f"{lake} doesn't hold that exactly"

@@ -85,7 +85,7 @@ class Vector:
 
     def __call__(self, values: Packed) -> Packed:
         shapes = _array_shapes(values)
-        require(shapes.dimensions == 1, "it has not one dimension")
+        require(shapes.dimensions == 1, "it does not have one dimension")
         starts, lengths = walk(values, shapes.first, shapes.elements)
         require(lengths >= 0, "it has a NULL")
         numbers = read_items(values, starts, lengths, self.element)
@@ -113,7 +113,7 @@ def _array_shapes(values: Packed) -> _ArrayShapes:
         require(size >= 0, "it has a dimension of negative size")
         count[there] *= size
         # Each element takes 4 bytes or more: its length.
-        require(4 * count <= values.ends - first, "it has less bytes than elements")
+        require(4 * count <= values.ends - first, "it has fewer bytes than elements")
     return _ArrayShapes(dimensions, first, count)
 
 
@@ -157,7 +157,7 @@ class Range:
         has_lower = flags & (_EMPTY | _LOWER_INFINITE) == 0
         has_upper = flags & (_EMPTY | _UPPER_INFINITE) == 0
         count = has_lower.astype(np.int64) + has_upper
-        require(4 * count <= values.lengths - 1, "it has less bytes than bounds")
+        require(4 * count <= values.lengths - 1, "it has fewer bytes than bounds")
         starts, lengths = walk(values, values.starts + 1, count)
         require(lengths >= 0, "it has a bound of negative length")
         bounds = read_items(values, starts, lengths, self.bound)
@@ -190,7 +190,7 @@ class Multirange:
 
     def __call__(self, values: Packed) -> Packed:
         count = numbers_at(values.data, values.starts, values.ends, "i4")
-        require((count >= 0) & (4 * count <= values.lengths - 4), "it has less bytes than ranges")
+        require((count >= 0) & (4 * count <= values.lengths - 4), "it has fewer bytes than ranges")
         starts, lengths = walk(values, values.starts + 4, count)
         require(lengths >= 0, "it has a range of negative length")
         ranges = read_items(values, starts, lengths, self.range)

@@ -63,11 +63,11 @@ class Packed(NamedTuple):
 
     def fixed(self, size: int) -> Bytes:
         """View the bytes as n rows of one size. Raises MalformedError if a string has another size."""
-        require(self.lengths == size, f"it has not {size} bytes")
+        require(self.lengths == size, f"it does not have {size} bytes")
         return self.data.reshape(-1, size)
 
     def at_least(self, size: int) -> None:
-        require(self.lengths >= size, f"it has less than {size} bytes")
+        require(self.lengths >= size, f"it has fewer than {size} bytes")
 
     def each(self) -> list[bytes]:
         """Split into single strings, for types whose values nest."""

@@ -150,7 +150,7 @@ def snapshot(values: Packed) -> Packed:
 
 def _snapshot(wire: bytes) -> bytes:
     if len(wire) < 20:
-        raise MalformedError("it has less than 20 bytes")
+        raise MalformedError("it has fewer than 20 bytes")
     count, xmin, xmax = struct.unpack_from(">iQQ", wire)
     if len(wire) != 20 + 8 * count:
         raise MalformedError("its length is not that of its transactions")
@@ -332,7 +332,7 @@ class _TextSearchReader:
         """Read the number of items that follow; each has at least two bytes."""
         number = self.number(_INT32)
         if not 0 <= 2 * number <= len(self.wire) - self.at:
-            raise MalformedError("it has less bytes than items")
+            raise MalformedError("it has fewer bytes than items")
         return number
 
     def end(self) -> None:
