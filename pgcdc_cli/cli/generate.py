@@ -34,7 +34,7 @@ _ENVIRONMENT = {
     " tables and the like. Default: 0.3.",
     "JOURNAL_STREAM": "Set by systemd if standard error is its journal, which notes the time of each line"
     " itself. Without it, and if not on a terminal, a run that has no end of its own (pgcdc-stream(1);"
-    " pgcdc-spark-submit(1) with --follow) has --log-format timed by default; all others have text.",
+    " pgcdc-spark-submit(1) with --follow) has --log-format timed by default; everything else has text.",
     "NO_COLOR": "No colour if set. TERM=dumb has the same effect, and so has output to anything but a"
     " terminal.",
 }

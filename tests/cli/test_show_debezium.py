@@ -213,8 +213,8 @@ def test_a_schema_file_without_facts_is_refused(stream, refused, tmp_path):
     shown_refused(
         refused,
         *ORDERS,
-        error='could not show Debezium\'s events: the schema file of "public.orders" tells no defaults and '
-        "no primary key",
+        error='could not show Debezium\'s events: the schema file of "public.orders" has neither defaults '
+        "nor a primary key",
         hint="an earlier version of pgcdc wrote it: stream with --format debezium",
     )
 

@@ -58,7 +58,7 @@ def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("decimal.handling.mode", "exact", "precise, string, double"),
+        ("decimal.handling.mode", "exact", "not one of precise, string, double"),
         ("tombstones.on.delete", "yes", "true nor false"),
         ("heartbeat.interval.ms", "-1", "whole number"),
         ("table.include.list", "a(", "regular expression"),
@@ -67,8 +67,8 @@ def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
         ("topic.delimiter", "/", "ASCII"),
         ("topic.transaction", "a b", "ASCII"),
         ("topic.heartbeat.prefix", "a:b", "ASCII"),
-        ("skipped.operations", "c,x", "none of c, u, d, t, r, none"),
-        ("skipped.operations", "none,t", "beside none"),
+        ("skipped.operations", "c,x", "not one of c, u, d, t, r, none"),
+        ("skipped.operations", "none,t", "has other values besides none"),
         ("message.key.columns", "public.t", "TABLE:COLUMN"),
         ("column.mask.hash.ROT13.with.salt.x", "a", "ROT13"),
     ],

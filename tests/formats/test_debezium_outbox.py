@@ -127,7 +127,7 @@ def test_a_table_that_is_no_outbox_is_a_usage_error(stream, own, reason):
     [
         ({"table.fields.additional.placement": "a:body"}, '"a:body" is not COLUMN:header'),
         ({"table.fields.additional.placement": "a"}, '"a" is not'),
-        ({"route.topic.regex": "("}, "no regular expression"),
+        ({"route.topic.regex": "("}, "is not a regular expression"),
         ({"route.topic.replacement": "${other}"}, "a group that is not in"),
         ({"route.topic.replacement": "$7"}, "a group that is not in"),
         ({"debezium.op.invalid.behavior": "ignore"}, "warn, error, fatal"),

@@ -124,7 +124,7 @@ def test_a_table_without_a_key_gets_a_changelog(
     assert summary["error"] is None
     (warning,) = summary["warnings"]
     assert warning == (
-        '"public.keyless" has no key, so that it can\'t be merged: it gets a changelog;'
+        '"public.keyless" has no key, so it can\'t be merged: it only gets a changelog;'
         " ALTER TABLE public.keyless ADD PRIMARY KEY (...) for more"
     )
     assert tables_of(summary) == {("public.keyless", "changelog"): 3, ("public.one", "merge"): 3}
