@@ -104,10 +104,11 @@ class Snapshot:
     def slices(
         self, tables: Sequence[SnapshotTable], *, with_xid: bool = True, begun: Begun | None = None
     ) -> Generator[Slice]:
-        """Read tables, one after the other; those without rows come last, which is known at the end only.
+        """Read tables, one after the other; those without rows come last.
 
-        With `with_xid` rows have the transaction that reads them, else none. The last slice, with an edge, is
-        empty. With `begun` there are edges after tables, too, and those that were read before aren't again.
+        With `with_xid` rows have the transaction that reads them, else none. The last slice is an edge and
+        nothing else. With `begun` there are edges after tables, too, and those that were read before aren't
+        read again.
         """
         stamp = Stamper(self.position, self._transaction() if with_xid else 0)
         left = tables if begun is None else begun.left(tables)
