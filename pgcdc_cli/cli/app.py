@@ -28,7 +28,7 @@ READER_GONE = 141
 INTERRUPTED = 130
 """The same for SIGINT, 128 + 2."""
 
-GARBAGE = 20_000
+GARBAGE = 100_000
 """Objects, more than before, after which Python looks for cycles among them; by itself after 700."""
 
 _NAMES_HINT = "names are given in UTF-8, whatever the database's encoding; rename what has none there"
