@@ -80,6 +80,15 @@ class PgcdcError(Exception):
         self.hint = hint or kind.rule.hint
 
 
+class MalformedError(ValueError):
+    """A value that is not its type's send format; `row` is its index in the column."""
+
+    def __init__(self, reason: str, row: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.row = row
+
+
 class UndecodableError(PgcdcError):
     """Bytes from the server that are not a valid protocol message.
 

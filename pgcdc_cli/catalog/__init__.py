@@ -1,7 +1,7 @@
 """Query the server's catalogs: tables, slots, publications, and what a stream depends on."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Self
 
 import psycopg
@@ -27,6 +27,7 @@ from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest, quoted_list
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation
+from pgcdc_cli.replication.session import SessionConnection
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class Catalog:
     def turn_to(self, conninfo: str) -> None:
         """Query this server from now on: the one that streams, since `conninfo` may have named several."""
         self._session.turn_to(conninfo)
+
+    def over(self, connection: SessionConnection) -> AbstractContextManager[None]:
+        """Ask over a session that is there, and has nothing else to do: one connection less to open."""
+        return self._session.over(connection)
 
     def close(self) -> None:
         self._session.close()

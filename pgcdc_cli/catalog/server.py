@@ -32,6 +32,18 @@ class Session:
             self.close()
             self._conninfo = conninfo
 
+    @contextmanager
+    def over(self, connection: SessionConnection) -> Iterator[None]:
+        """Ask over a session that is there, and has nothing else to do: one connection less to open."""
+        own, self._connection = self._connection, connection
+        try:
+            yield
+        finally:
+            if self._connection is not connection:
+                # It was lost.
+                self.close()
+            self._connection = own
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
@@ -63,7 +75,7 @@ class Session:
             # The setting is gone with a lost connection.
             if self._connection is not None and not self._connection.closed:
                 with suppress(psycopg.Error):
-                    self._connection.execute("RESET lock_timeout")
+                    self._connection.execute("SET lock_timeout = 0")
 
     def run(self, statement: sql.Composable, doing: str, kinds: Kinds) -> None:
         """Execute a statement without a result; `kinds` are error kinds by SQLSTATE that only it has."""

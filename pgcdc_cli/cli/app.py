@@ -29,7 +29,7 @@ READER_GONE = 141
 INTERRUPTED = 130
 """The exit status of a program that SIGINT ended, as a shell reports it: 128 + 2."""
 
-GARBAGE = 20_000
+GARBAGE = 100_000
 """New objects after which Python's garbage collector runs; its default is 700."""
 
 _NAMES_HINT = "names are given in UTF-8, whatever the database's encoding; rename what UTF-8 can't represent"

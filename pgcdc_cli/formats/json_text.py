@@ -87,7 +87,7 @@ def _member(member: Member, preceded: Booleans | bool, comma: bytes) -> Iterator
     head, tail = member.head, member.tail
     text, bare = member.value
     if text.null_count and bare is not True:
-        bare = bare | as_mask(text.is_null())
+        bare = bare | kernels.is_null(text)
     if isinstance(bare, bool) and member.absent is None and isinstance(preceded, bool):
         begin, mark = comma * preceded + head, b"" if bare else b'"'
         yield from (begin + mark, text, mark + tail)
@@ -157,27 +157,27 @@ def json_null(column: pa.BinaryArray) -> Booleans | None:
 
 def _one_line(column: pa.BinaryArray) -> pa.BinaryArray:
     """Replace line breaks by blanks: in JSON they occur only between tokens."""
-    offsets, data = kernels.value_bytes(column)
+    data = kernels.all_bytes(column)
     if not len(data):
         return column
     if data.max() >= 0x80:
         as_text(column)
     if data.min() > 0x0D:
         return column
-    validity = column.is_valid().buffers()[1] if column.null_count else None
-    return kernels.from_bytes(offsets, _BLANKED[data], validity)
+    offsets, _ = kernels.value_bytes(column)
+    return kernels.from_bytes(offsets, _BLANKED[data], kernels.validity(column))
 
 
 def _boolean(column: pa.BinaryArray) -> JsonValue:
     true = kernels.equal(column, b"t")
-    if (as_mask(true) | as_mask(kernels.equal(column, b"f")) | as_mask(column.is_null())).all():
+    if (as_mask(true) | as_mask(kernels.equal(column, b"f")) | kernels.is_null(column)).all():
         return JsonValue(kernels.if_else(true, b"true", b"false"), True)
     return JsonValue(escape(column), False)
 
 
 def _number(column: pa.BinaryArray) -> JsonValue:
     """Quote NaN and the infinities; the pattern is matched only if there are other bytes than a decimal's."""
-    _, data = kernels.value_bytes(column)
+    data = kernels.all_bytes(column)
     if _DECIMAL[data].all():
         return JsonValue(column, True)
     finite = as_mask(kernels.matches(as_text(column), _NUMBER))
@@ -252,13 +252,14 @@ BLOCK = 1 << 20
 
 def escape(column: pa.BinaryArray) -> pa.BinaryArray:
     """Escape quotes, backslashes and control characters. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
-    offsets, data = kernels.value_bytes(column)
+    data = kernels.all_bytes(column)
     if not len(data):
         return column
     if data.max() >= 0x80:
         as_text(column)
     if len(data) <= BLOCK and not _special(data).any():
         return column
+    offsets, _ = kernels.value_bytes(column)
     ends, blocks, added = offsets.copy(), [], 0
     edges = [*range(0, len(data), BLOCK), len(data) + 1]
     rows = np.searchsorted(offsets, edges)
@@ -268,8 +269,7 @@ def escape(column: pa.BinaryArray) -> pa.BinaryArray:
         added += len(at)
         blocks.append(escaped)
     if added:
-        validity = column.is_valid().buffers()[1] if column.null_count else None
-        column = kernels.from_bytes(ends, np.concatenate(blocks), validity)
+        column = kernels.from_bytes(ends, np.concatenate(blocks), kernels.validity(column))
     return _escape_rare(column) if min(block.min() for block in blocks) < _BLANK else column
 
 
@@ -293,7 +293,7 @@ def _escape_block(block: NDArray[np.uint8]) -> tuple[Int64s, NDArray[np.uint8]]:
 
 def _escape_rare(column: pa.BinaryArray) -> pa.BinaryArray:
     """Escape the control characters that have no two-character escape."""
-    _, data = kernels.value_bytes(column)
+    data = kernels.all_bytes(column)
     if len(data) > kernels.INT32_MAX // LONGEST_ESCAPE:
         column = kernels.widened(column)
     for byte in np.unique(data[data < _BLANK]).tolist():
@@ -411,7 +411,7 @@ _ISO_LENGTH = len("2026-01-02 03:04:05.678901")
 
 def integer_text(values: Int64s) -> pa.BinaryArray:
     """Print decimal digits."""
-    return kernels.as_binary(pa.array(values).cast(pa.string()))
+    return kernels.as_binary(kernels.convert(kernels.numbers(values), pa.string()))
 
 
 def one_lsn(value: int) -> bytes:
@@ -458,7 +458,7 @@ def one_timestamp(micros: int) -> bytes:
 
 def timestamp_text(micros: Int64s) -> pa.BinaryArray:
     """Print as `one_timestamp` does."""
-    text = pa.array(micros).cast(pa.timestamp("us")).cast(pa.string())
+    text = kernels.convert(kernels.numbers(micros, pa.timestamp("us")), pa.string())
     offsets, data = kernels.value_bytes(text)
     if len(data) != _ISO_LENGTH * len(micros):
         raise _no_year()

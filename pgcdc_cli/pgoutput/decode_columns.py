@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pgcdc_cli.changes.slice import FEW_BYTES, FEW_ROWS, FewColumns, FullImage, KeyImage, Operation
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.errors import MalformedError, UndecodableError
 from pgcdc_cli.pgoutput.message_batch import MessageBuffer, as_buffer
 from pgcdc_cli.pgoutput.messages import (
     BINARY,
@@ -33,7 +33,6 @@ from pgcdc_cli.pgoutput.messages import (
     Update,
 )
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.binary import MalformedError
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
 SMALLEST_ROW = 8

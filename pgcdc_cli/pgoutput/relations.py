@@ -11,7 +11,6 @@ from pgcdc_cli.changes.selection import EVERYTHING, Selected
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation
-from pgcdc_cli.types.binary import has_reader, sends_binary, text_of
 
 Describe = Callable[[Sequence[Relation]], list[TableSchema]]
 """Adds catalog facts to Relation messages, all those of a batch at once."""
@@ -76,6 +75,8 @@ class Tables:
 
 
 def _check_readers(table: TableSchema) -> None:
+    from pgcdc_cli.types.binary import has_reader, sends_binary  # noqa: PLC0415 - only --binary needs them
+
     for column in table.columns:
         if sends_binary(column.type) and not has_reader(column.type):
             raise PgcdcError(
@@ -87,4 +88,6 @@ def _check_readers(table: TableSchema) -> None:
 
 
 def _read(table: TableSchema, column: int, values: pa.BinaryArray) -> pa.BinaryArray:
+    from pgcdc_cli.types.binary import text_of  # noqa: PLC0415 - only --binary needs it
+
     return text_of(table.columns[column].type, values)

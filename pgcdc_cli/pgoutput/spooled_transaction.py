@@ -51,7 +51,7 @@ def chunk_of_block(buffer: MessageBuffer) -> SpoolChunk:
 def _packed(buffer: MessageBuffer, starts: Int64s) -> SpoolChunk:
     """Copy messages from these positions on, and overwrite each first byte with the tag."""
     sizes = buffer.ends - starts
-    _, body = kernels.value_bytes(buffer.pack(starts, buffer.ends))
+    body = kernels.all_bytes(buffer.pack(starts, buffer.ends))
     # Nobody else uses this copy yet, so it may be changed.
     body[np.cumsum(sizes) - sizes] = buffer.tags
     return SpoolChunk(joined([body.data, PADDING]), sizes, buffer.lsn)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import pyarrow as pa
 
 from pgcdc_cli.changes.table import ReplicaIdentity
-from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.errors import MalformedError, UndecodableError
 from pgcdc_cli.formats.encoded_rows import MESSAGES
 from pgcdc_cli.formats.exact_json import compact_json
 from pgcdc_cli.frames import POSTGRES_EPOCH
@@ -22,7 +22,7 @@ from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode_next
 from pgcdc_cli.reader.restored_change import Value, Values, change_line, message_content
 from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
-from pgcdc_cli.types.binary import MalformedError, has_reader, text_of
+from pgcdc_cli.types.binary import has_reader, text_of
 from pgcdc_cli.types.pg_type import PgType, builtin
 from pgcdc_cli.types.to_arrow import json_kind
 

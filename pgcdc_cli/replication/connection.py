@@ -75,6 +75,11 @@ SELECT slot_type, database, current_database(),
 FROM pg_replication_slots s WHERE slot_name = {}
 """
 
+_BEFORE_START = """
+SELECT (SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'),
+       (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {})
+"""
+
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
 INVALID_TEXT_HINT = (
@@ -141,6 +146,11 @@ class ReplicationConnection:
     def server_version(self) -> int:
         """The server's version as a number: 180004 for 18.4."""
         return self._connection.info.server_version
+
+    @property
+    def own_session(self) -> session.SessionConnection:
+        """The session, to be asked in until the stream begins."""
+        return self._connection
 
     @property
     def in_recovery(self) -> bool:
@@ -296,9 +306,8 @@ class ReplicationConnection:
         self._slot = slot
         self._publications = commands.split_names(options.get("publication_names") or "")
         self._streams = options.get("streaming", "off") not in {"off", "false"}
-        query = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
-        timeout = int(self._row(query, "read the server's settings")[0]) / 1000
-        position = max(lsn, self._confirmed_flush())
+        timeout, confirmed = self._timeout_and_position()
+        position = max(lsn, confirmed)
         try:
             self._start_replication(commands.start_replication(slot, lsn, options), client_encoding)
         except psycopg.Error as error:
@@ -392,14 +401,11 @@ class ReplicationConnection:
         except psycopg.Error as error:
             raise session.server_failure(f'look at slot "{self._known_slot}"', error) from error
 
-    def _confirmed_flush(self) -> Lsn:
-        """Read the slot's confirmed position, so that no status update reports less, or 0."""
-        query = sql.SQL("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {}")
-        try:
-            row = self._connection.execute(query.format(sql.Literal(self._slot))).fetchone()
-        except psycopg.Error as error:
-            raise session.server_failure(f'look at slot "{self._known_slot}"', error) from error
-        return Lsn.parse(str(row[0])) if row and row[0] else Lsn(0)
+    def _timeout_and_position(self) -> tuple[float, Lsn]:
+        """Read `wal_sender_timeout`, in seconds, and the slot's confirmed position: updates never report less."""
+        query = sql.SQL(_BEFORE_START).format(sql.Literal(self._slot)).as_string(self._connection)
+        milliseconds, position = self._row(query, f'look at slot "{self._known_slot}"')
+        return milliseconds / 1000, Lsn.parse(str(position)) if position else Lsn(0)
 
     def _row(self, command: str, doing: str, kinds: session.Kinds | None = None) -> tuple[Any, ...]:
         row = self._execute(command, doing, kinds).fetchone()

@@ -97,7 +97,7 @@ class TextMender:
 
     def _array(self, values: pa.BinaryArray, backslashes: int) -> tuple[pa.BinaryArray, int]:
         """Convert an array to UTF-8, and count the values that weren't valid text."""
-        _, data = kernels.value_bytes(values)
+        data = kernels.all_bytes(values)
         is_utf8 = self._text.codec == "utf-8"
         if not len(data) or data.max() < 0x80 or (is_utf8 and _first_invalid(values) is None):
             return values, 0

@@ -150,10 +150,8 @@ class StreamRun:
                 identity = connection.identify_system()
             if not settings.resnapshot:
                 self._end.resolve_now(identity.wal_position)
-            self._start.prepare(connection, identity)
-            if not self._encoding.decodes:
-                # Raw output needs no catalog: one connection less.
-                self._catalog.close()
+            with self._catalog.over(connection.own_session):
+                self._start.prepare(connection, identity)
             text = self._text_of(connection.database_encoding)
             if not self._take_snapshot(connection.here, identity.database, text, retries):
                 return

@@ -7,6 +7,7 @@ rows, need none of them.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ ArrayT = TypeVar("ArrayT", bound=ArrowArray)
 # batches.
 _FALSE = pa.scalar(False)
 _INT64 = pa.int64()
+_UNCHECKED = pc.TakeOptions(boundscheck=False)
 
 INT32_MAX = 2**31 - 1
 
@@ -38,28 +40,56 @@ DAY = 86_400_000_000
 def as_text(column: ArrowArray) -> pa.StringArray:
     """Cast bytes to UTF-8 strings. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
     try:
-        return cast("pa.StringArray", column.cast(pa.string()))
+        return cast("pa.StringArray", convert(column, pa.string()))
     except pa.ArrowInvalid as error:
         raise PgcdcError(ErrorKind.PROTOCOL, "could not decode a value: it is not valid UTF-8") from error
 
 
 def as_mask(array: ArrowArray) -> Booleans:
     """Turn a boolean array into a mask; null becomes false."""
-    filled = pc.call_function("coalesce", [array, _FALSE]).cast(pa.uint8())
-    return np.frombuffer(filled.buffers()[1], np.bool_, len(filled), filled.offset)
+    filled = pc.call_function("coalesce", [array, _FALSE]) if array.null_count else array
+    found = convert(filled, pa.uint8())
+    data = found.buffers()[1]
+    assert data is not None
+    return np.frombuffer(memoryview(data), np.bool_, len(found), found.offset)
+
+
+def is_null(array: ArrowArray) -> Booleans:
+    """Make a mask of the null values."""
+    return as_mask(pc.call_function("is_null", [array]))
+
+
+def validity(array: ArrowArray) -> pa.Buffer | None:
+    """Return a validity bitmap that starts at the first value; None if no value is null."""
+    return bitmap(~is_null(array)) if array.null_count else None
+
+
+def convert(array: ArrowArray, arrow: pa.DataType) -> ArrowArray:
+    """Cast values to another type. Raises ArrowInvalid if one can't be represented."""
+    # The array's own method would have pyarrow.compute imported.
+    return cast("ArrowArray", pc.call_function("cast", [array], pc.CastOptions.safe(arrow)))
 
 
 def value_bytes(column: ArrowArray) -> tuple[Int64s, NDArray[np.uint8]]:
     """View the memory of a binary array: n + 1 offsets from 0, and the bytes that they delimit."""
+    offsets = _offsets(column).astype(np.int64)
+    return offsets - offsets[0], all_bytes(column)
+
+
+def all_bytes(column: ArrowArray) -> NDArray[np.uint8]:
+    """View the bytes of all values, one after the other."""
+    offsets, data = _offsets(column), column.buffers()[2]
+    return np.asarray(memoryview(data or b"")).view(np.uint8)[offsets[0] : offsets[-1]]
+
+
+def _offsets(column: ArrowArray) -> NDArray[Any]:
     if len(column) == 0:
-        return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    _, offset_buffer, data_buffer = column.buffers()
-    assert offset_buffer is not None
+        return np.zeros(1, np.int32)
+    found = column.buffers()[1]
+    assert found is not None
     wide = column.type in (pa.large_binary(), pa.large_string())
-    offsets = np.asarray(memoryview(offset_buffer)).view(np.int64 if wide else np.int32)
-    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    data = np.asarray(memoryview(data_buffer or b"")).view(np.uint8)[offsets[0] : offsets[-1]]
-    return offsets - offsets[0], data
+    offsets = np.frombuffer(memoryview(found), np.int64 if wide else np.int32)
+    return offsets[column.offset : column.offset + len(column) + 1]
 
 
 def pack(data: pa.Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
@@ -78,7 +108,13 @@ def pack(data: pa.Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
     total = int((ends - starts).sum())
     offsets[-1] = min(total * elements // count + elements, data.size)
     spaced = pa.BinaryArray.from_buffers(pa.binary(), elements, [None, buffer(offsets), data])
-    return cast("pa.BinaryArray", spaced.take(np.arange(1, elements, 2)))
+    return cast("pa.BinaryArray", pc.call_function("take", [spaced, _second_ones(elements)], _UNCHECKED))
+
+
+@lru_cache(16)
+def _second_ones(elements: int) -> ArrowArray:
+    """Number every second element: the same for all columns of a batch."""
+    return pa.array(np.arange(1, elements, 2, dtype=np.int32))
 
 
 def nulled(values: pa.BinaryArray, null: Booleans | None) -> pa.BinaryArray:
@@ -103,18 +139,17 @@ def insert_before(data: NDArray[np.uint8], at: Int64s, text: bytes) -> NDArray[n
     offsets = np.concatenate([np.zeros(1, np.int64), at, np.full(1, len(data), np.int64)])
     kind = pa.large_binary()
     pieces = pa.Array.from_buffers(kind, len(at) + 1, [None, buffer(offsets), buffer(data)])
-    whole = join_lists(np.array([0, len(pieces)]), pieces, text)
-    return value_bytes(whole)[1]
+    return all_bytes(join_lists(np.array([0, len(pieces)]), pieces, text))
 
 
 def widened(column: ArrowArray) -> pa.BinaryArray:
     """Cast to large_binary, whose 64-bit offsets hold more than 2**31 bytes."""
-    return cast("pa.BinaryArray", column.cast(pa.large_binary()))
+    return cast("pa.BinaryArray", convert(column, pa.large_binary()))
 
 
 def as_binary(column: ArrowArray) -> pa.BinaryArray:
     """Cast strings or large_binary to binary; they must have less than 2**31 bytes."""
-    return cast("pa.BinaryArray", column.cast(pa.binary()))
+    return cast("pa.BinaryArray", convert(column, pa.binary()))
 
 
 def buffer(array: NDArray[np.generic]) -> pa.Buffer:
@@ -176,8 +211,7 @@ def concat_bytes(arrays: Sequence[ArrowArray]) -> ArrowArray:
 
 def contiguous(array: ArrowArray) -> pa.Buffer:
     """View the bytes of all values as one buffer."""
-    _, data = value_bytes(array)
-    return pa.py_buffer(data.data)
+    return pa.py_buffer(all_bytes(array).data)
 
 
 def take(array: ArrayT, rows: NDArray[np.integer]) -> ArrayT:
@@ -245,7 +279,7 @@ def null_where(values: ArrayT, mask: Booleans) -> ArrayT:
 
 def nulled_like(values: ArrayT, column: ArrowArray) -> ArrayT:
     """Set values to null where the column is null."""
-    return null_where(values, as_mask(column.is_null())) if column.null_count else values
+    return null_where(values, is_null(column)) if column.null_count else values
 
 
 def replace_substring(column: pa.BinaryArray, old: bytes, new: bytes) -> pa.BinaryArray:
@@ -264,7 +298,7 @@ def find(column: ArrowArray, text: bytes) -> Int64s:
     """Find the byte offset of a text's first occurrence in each value, or -1; no value may be null."""
     options = pc.MatchSubstringOptions(text)  # type: ignore[arg-type]
     found = cast("ArrowArray", pc.call_function("find_substring", [column], options))
-    return found.cast(pa.int64()).to_numpy()
+    return convert(found, pa.int64()).to_numpy()
 
 
 def without_end(column: pa.StringArray, characters: str) -> pa.StringArray:
@@ -301,7 +335,7 @@ def join(fragments: Sequence[Fragment]) -> ArrowArray:
 def _argument(fragment: Fragment, target: pa.DataType) -> Any:  # noqa: ANN401 - a column or a scalar
     if isinstance(fragment, bytes):
         return pa.scalar(fragment, target)
-    return fragment if fragment.type == target else fragment.cast(target)
+    return fragment if fragment.type == target else convert(fragment, target)
 
 
 def _size(fragment: Fragment, rows: int) -> int:

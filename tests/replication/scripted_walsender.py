@@ -30,14 +30,18 @@ def keepalive(wal_end: int, *, reply: bool = False) -> bytes:
     return copy_data(struct.pack(">cqqB", b"k", wal_end, 0, reply))
 
 
-def _row(value: str) -> bytes:
-    data = value.encode()
-    column = b"value\0" + struct.pack(">IhIhih", 0, 0, 25, -1, -1, 0)
+def _row(number: int, text: str) -> bytes:
+    values = [(23, str(number).encode()), (25, text.encode())]
+    columns = b"".join(b"value\0" + struct.pack(">IhIhih", 0, 0, oid, -1, -1, 0) for oid, _ in values)
     return (
-        message(b"T", struct.pack(">h", 1) + column)
-        + message(b"D", struct.pack(">hi", 1, len(data)) + data)
+        message(b"T", struct.pack(">h", len(values)) + columns)
+        + message(b"D", struct.pack(">h", len(values)) + b"".join(map(_value, values)))
         + message(b"C", b"SELECT 1\0")
     )
+
+
+def _value(value: tuple[int, bytes]) -> bytes:
+    return struct.pack(">i", len(value[1])) + value[1]
 
 
 READY = message(b"Z", b"I")
@@ -47,10 +51,7 @@ class ScriptedWalsender:
     """`heard` has (seconds since the start, message type, body) of each message after START_REPLICATION."""
 
     def __init__(self, wal_sender_timeout: int = 0, confirmed: str = "0/100") -> None:
-        self._answers = {
-            "wal_sender_timeout": _row(str(wal_sender_timeout)),
-            "confirmed_flush": _row(confirmed),
-        }
+        self._before_start = _row(wal_sender_timeout, confirmed)
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._listener.bind(("127.0.0.1", 0))
@@ -121,8 +122,8 @@ class ScriptedWalsender:
             self._began = time.monotonic()
             self.streaming.set()
             return False
-        answer = next((a for word, a in self._answers.items() if word in text), message(b"C", b"SET\0"))
-        self._socket.sendall(answer + READY)
+        asks = "confirmed_flush_lsn" in text
+        self._socket.sendall((self._before_start if asks else message(b"C", b"SET\0")) + READY)
         return True
 
     def _listen(self) -> None:

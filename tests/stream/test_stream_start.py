@@ -8,6 +8,7 @@ import subprocess
 import psycopg
 import pytest
 from processes import stream_command, wait_until
+from psycopg.conninfo import make_conninfo
 from stream_runs import NOW, SMALL, end_of_log, in_directory, insert, numbers, position, stream, taken
 
 from pgcdc_cli.lsn import Lsn
@@ -36,6 +37,17 @@ def test_a_slot_is_made_before_the_first_change(source, tmp_path, follow):
         "hint: leave out --create-slot: there is a checkpoint, and the slot has what follows it\n"
     )
     assert following.rows() == [1, 2, 3]
+
+
+def test_a_run_that_finds_nothing_takes_one_connection(source, tmp_path):
+    """The walsender's: to that no limit of a role applies."""
+    slot, role = source.create_slot(), f"alone_{source.name}"
+    source.execute(f"CREATE ROLE {role} LOGIN REPLICATION CONNECTION LIMIT 0")
+    try:
+        run = stream(make_conninfo(source.uri, user=role), slot, "-D", str(tmp_path / "out"), *NOW)
+        assert (run.returncode, run.stderr) == (0, "")
+    finally:
+        source.execute(f"DROP ROLE {role}")
 
 
 def test_no_slot_is_left_behind_by_a_run_that_cannot_begin(database, tmp_path):

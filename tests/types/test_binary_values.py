@@ -10,9 +10,10 @@ from every_type import VALUES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pgcdc_cli.errors import MalformedError
 from pgcdc_cli.replication.session import SESSION_SETTINGS
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.binary import MalformedError, has_reader, sends_binary, text_of
+from pgcdc_cli.types.binary import has_reader, sends_binary, text_of
 from pgcdc_cli.types.pg_type import TYPES, PgType, builtin
 
 

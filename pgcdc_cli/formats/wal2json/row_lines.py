@@ -148,7 +148,7 @@ def value_of(kind: Kind, column: pa.BinaryArray) -> JsonValue:
 
 def _finite(column: pa.BinaryArray) -> pa.BinaryArray:
     """Make NaN and the infinities null; only they contain an N or n."""
-    _, data = kernels.value_bytes(column)
+    data = kernels.all_bytes(column)
     if not ((data == ord("N")) | (data == ord("n"))).any():
         return column
     return kernels.null_where(column, as_mask(kernels.matches(column, "[Nn]")))

@@ -14,14 +14,13 @@ from bisect import bisect_left
 import numpy as np
 import pyarrow as pa
 
+from pgcdc_cli.errors import MalformedError
 from pgcdc_cli.types.binary import datetimes, scalars
 from pgcdc_cli.types.binary.containers import Array, Multirange, Range, Vector
 from pgcdc_cli.types.binary.numbers import FLOAT4, FLOAT8, numeric
-from pgcdc_cli.types.binary.packed import MalformedError, Packed, Reader, spread
+from pgcdc_cli.types.binary.packed import Packed, Reader, spread
 from pgcdc_cli.types.kernels import as_mask
 from pgcdc_cli.types.pg_type import TYPES, PgType
-
-__all__ = ["MalformedError", "has_reader", "sends_binary", "text_of"]
 
 
 def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:

@@ -13,20 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pgcdc_cli.errors import MalformedError
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 
 Bytes = NDArray[np.uint8]
 Integers: TypeAlias = "NDArray[np.integer[Any]]"
-
-
-class MalformedError(ValueError):
-    """A value that is not its type's send format; `row` is its index in the column."""
-
-    def __init__(self, reason: str, row: int = 0) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.row = row
 
 
 class Packed(NamedTuple):

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pgcdc_cli.errors import MalformedError
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary.numbers import FLOAT8, hex_digit, hex_pairs, leading_dropped, octals, wide
 from pgcdc_cli.types.binary.packed import (
     Bytes,
-    MalformedError,
     Packed,
     Reader,
     big_endian,

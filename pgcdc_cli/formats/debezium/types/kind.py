@@ -148,7 +148,7 @@ def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _strings(column: pa.BinaryArray) -> pa.BinaryArray:
-    _, data = kernels.value_bytes(column)
+    data = kernels.all_bytes(column)
     if len(data) and (data.max() >= _FOUR_BYTES or not _SHORT[data[data < 0x20]].all()):
         return per_value(token)(column)
     return quoted(kernels.as_binary(escape(column)))

@@ -64,7 +64,7 @@ def integer(type_: str) -> Kind:
 
 def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
     """Use wire text as the token. Raises ValueError for anything else (a default's expression)."""
-    _, data = kernels.value_bytes(column)
+    data = kernels.all_bytes(column)
     if not _INTEGER[data].all():
         raise ValueError("no integer")
     return column

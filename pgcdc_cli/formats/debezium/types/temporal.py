@@ -335,7 +335,7 @@ _ISO_WIDTH = len("2026-01-02T03:04:05.678901Z")
 
 def _with_fraction(text: pa.BinaryArray, digits: int) -> pa.BinaryArray:
     """Cut the fraction of `2026-01-02T03:04:05.678901Z` to `digits` digits."""
-    _, data = kernels.value_bytes(text)
+    data = kernels.all_bytes(text)
     width = len("2026-01-02T03:04:05.") + digits if digits else len("2026-01-02T03:04:05")
     lines = np.full((len(text), width + 1), ord("Z"), np.uint8)
     lines[:, :-1] = data.reshape(len(text), _ISO_WIDTH)[:, :width]
