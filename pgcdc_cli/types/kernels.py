@@ -58,7 +58,7 @@ def value_bytes(column: ArrowArray) -> tuple[Int64s, NDArray[np.uint8]]:
     return offsets - offsets[0], data
 
 
-def pack(data: pa.Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
+def pack(data: pa.Buffer, starts: NDArray[np.integer], ends: NDArray[np.integer]) -> pa.BinaryArray:
     """Copy n values (one at least) out of a buffer, to stand one after the other.
 
     The offsets describe values and what is between them in turn, over the shared buffer, and only the values
