@@ -402,7 +402,7 @@ class ReplicationConnection:
             raise session.server_failure(f'look at slot "{self._known_slot}"', error) from error
 
     def _timeout_and_position(self) -> tuple[float, Lsn]:
-        """Read `wal_sender_timeout`, in seconds, and the slot's confirmed position: updates never report less."""
+        """Read `wal_sender_timeout`, in seconds, and the slot's position: no update reports less."""
         query = sql.SQL(_BEFORE_START).format(sql.Literal(self._slot)).as_string(self._connection)
         milliseconds, position = self._row(query, f'look at slot "{self._known_slot}"')
         return milliseconds / 1000, Lsn.parse(str(position)) if position else Lsn(0)

@@ -28,9 +28,10 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
 Read = TypeVar("Read")
+Places = NDArray[np.integer]
 
-ROWS, BYTES = 16384, 4 << 20
-"""The size of a chunk, at most; a single row may be larger."""
+ROWS, BYTES = 16384, 1 << 20
+"""The size of a chunk, at most; a single row may be larger. It stays in a cache, with what is made of it."""
 
 TICK = 0.25
 """Seconds of silence after which the rows received so far are yielded, and `stopped` is asked."""
@@ -74,6 +75,8 @@ def rows_from_socket(pgconn: PGconn, statement: bytes, stopped: Callable[[], boo
             wire.settimeout(TICK)
             content = statement + b"\0"
             wire.sendall(bytes([_QUERY]) + (len(content) + 4).to_bytes(4) + content)
+            # With a timeout Python would ask each time before whether there is something.
+            wire.setblocking(False)
             yield from _rows(_Incoming(wire, stopped))
     except OSError as error:
         raise psycopg.OperationalError(str(error)) from error
@@ -85,6 +88,8 @@ class _Incoming:
     def __init__(self, wire: socket.socket, stopped: Callable[[], bool]) -> None:
         self._wire = wire
         self._stopped = stopped
+        self._readable = select.poll()
+        self._readable.register(wire, select.POLLIN)
         self._buffer = np.empty(BYTES, np.uint8)
         self._kept = 0
 
@@ -102,8 +107,8 @@ class _Incoming:
         while not self._stopped():
             try:
                 size = self._wire.recv_into(view)
-            except TimeoutError:
-                if not wait:
+            except BlockingIOError:
+                if not self._readable.poll(TICK * 1000) and not wait:
                     return 0
             else:
                 if not size and wait:
@@ -243,11 +248,14 @@ _UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
 
 
 class _Values(NamedTuple):
-    """The values of n rows and m columns: value (i, j) is `data[starts[i, j]:ends[i, j]]`."""
+    """The values of n rows and m columns: value (i, j) is `data[starts[i, j]:ends[i, j]]`.
+
+    The positions of a column are contiguous, since they are used together, and as short as Arrow's offsets.
+    """
 
     data: NDArray[np.uint8]
-    starts: Int64s
-    ends: Int64s
+    starts: Places
+    ends: Places
     null: Booleans | None
 
 
@@ -257,8 +265,8 @@ def copy_columns(data: bytes | memoryview, width: int) -> tuple[pa.BinaryArray, 
     buffer = kernels.buffer(values.data)
     return tuple(
         kernels.nulled(
-            kernels.pack(buffer, values.starts[:, column], values.ends[:, column]),
-            None if values.null is None else values.null[:, column],
+            kernels.pack(buffer, values.starts[column], values.ends[column]),
+            None if values.null is None else values.null[column],
         )
         for column in range(width)
     )
@@ -266,14 +274,17 @@ def copy_columns(data: bytes | memoryview, width: int) -> tuple[pa.BinaryArray, 
 
 def _values(data: NDArray[np.uint8], width: int) -> _Values:
     # Tab (9) and newline (10) are neighbours, and bytes below a tab wrap around to large numbers.
-    ends = np.flatnonzero(data - np.uint8(_TAB) <= _NEWLINE - _TAB)
-    ends_row = data[ends] == _NEWLINE
-    if len(ends) % width or not ends_row[width - 1 :: width].all() or ends_row.sum() * width != len(ends):
+    found = np.flatnonzero(data - np.uint8(_TAB) <= _NEWLINE - _TAB)
+    ends_row = data[found] == _NEWLINE
+    if len(found) % width or not ends_row[width - 1 :: width].all() or ends_row.sum() * width != len(found):
         message = f"could not decode the rows of a COPY: they do not have {width} columns"
         raise PgcdcError(ErrorKind.PROTOCOL, message)
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
-    starts[::width] += len(GAP)
-    values = _Values(data, starts.reshape(-1, width), ends.reshape(-1, width), None)
+    ends = np.ascontiguousarray(found.reshape(-1, width).T, np.int32)
+    starts = np.empty_like(ends)
+    starts[1:] = ends[:-1] + 1
+    starts[0, :1] = len(GAP)
+    starts[0, 1:] = ends[-1, :-1] + 1 + len(GAP)
+    values = _Values(data, starts, ends, None)
     backslashes = np.flatnonzero(data == _BACKSLASH)
     return _read(values, _escapes(backslashes)) if len(backslashes) else values
 
@@ -298,8 +309,8 @@ def _read(values: _Values, escapes: Int64s) -> _Values:
 
 
 def _unescaped(
-    data: NDArray[np.uint8], starts: Int64s, ends: Int64s, escapes: Int64s
-) -> tuple[NDArray[np.uint8], Int64s, Int64s]:
+    data: NDArray[np.uint8], starts: Places, ends: Places, escapes: Int64s
+) -> tuple[NDArray[np.uint8], Places, Places]:
     unescaped = data.copy()
     unescaped[escapes + 1] = _UNESCAPED[data[escapes + 1]]
     keep = np.ones(len(data), np.bool_)

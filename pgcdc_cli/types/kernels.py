@@ -92,7 +92,7 @@ def _offsets(column: ArrowArray) -> NDArray[Any]:
     return offsets[column.offset : column.offset + len(column) + 1]
 
 
-def pack(data: pa.Buffer, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
+def pack(data: pa.Buffer, starts: NDArray[np.integer], ends: NDArray[np.integer]) -> pa.BinaryArray:
     """Copy n values (at least one) from a buffer into a new array, one after the other.
 
     The offsets delimit values and gaps in turn over the shared buffer; `take` copies only the values. A gap's
