@@ -248,7 +248,7 @@ _UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
 
 
 class _Values(NamedTuple):
-    """The values of n rows and m columns: value (i, j) is `data[starts[i, j]:ends[i, j]]`.
+    """The values of m columns and n rows: that of column i, row j is `data[starts[i, j]:ends[i, j]]`.
 
     The positions of a column are contiguous, since they are used together, and as short as Arrow's offsets.
     """
