@@ -124,7 +124,8 @@ class DebeziumFormat:
             encoded += self._transactions(sequence.boundaries, totals)
         encoded += self._skipped(slice_)
         self._state = sequence.after
-        pieces = tuple(_piece(lines) for lines in LINES.in_order(encoded))
+        several = bool(self.config.transforms) or any(b.operation in "UD" for b in slice_.changes)
+        pieces = tuple(_piece(lines, several=several) for lines in LINES.in_order(encoded))
         return EncodedSlice(pieces, slice_.edge, tuple(map(self._described, tables_of(slice_))))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
@@ -299,11 +300,14 @@ def _lost(losses: Losses | None, stamps: Stamps) -> Iterator[EncodedLines]:
         yield Encoded(LOSSES, None, stamps.index[:1], stamps.commit_lsn[:1], [b"".join(losses.lines)])
 
 
-def _newlines(data: pa.Buffer) -> int:
+def _newlines(data: bytes | pa.Buffer) -> int:
+    if isinstance(data, bytes):
+        return data.count(b"\n")
     return int(np.count_nonzero(np.asarray(memoryview(data)).view(np.uint8) == _NEWLINE))
 
 
-def _piece(lines: EncodedLines) -> Piece:
+def _piece(lines: EncodedLines, *, several: bool) -> Piece:
+    """Give a file's lines to the sink; `several` if there may be more than one for a change."""
     data = joined_lines(lines.rows)
-    rows = data.count(b"\n") if isinstance(data, bytes) else _newlines(data)
+    rows = _newlines(data) if several or isinstance(data, bytes) else len(lines.rows)
     return Piece(lines.target, rows, *lines.commit_range, data, table=lines.table, unchanged=lines.unchanged)

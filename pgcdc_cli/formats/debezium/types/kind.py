@@ -31,10 +31,14 @@ def inexact(why: str) -> Form:
 
 
 class Loss(NamedTuple):
-    """Texts that the form can't give back: those with a match of this RE2 pattern; `why` is for people."""
+    """Texts that the form can't give back: those with a match of this RE2 pattern; `why` is for people.
+
+    `none_in` is a quicker test of a column: where it says so, there is no match.
+    """
 
     pattern: str
     why: str
+    none_in: Callable[[pa.BinaryArray], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
