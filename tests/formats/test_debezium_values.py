@@ -201,6 +201,19 @@ def test_newer_modes_write_iso_or_nanoseconds_whatever_the_precision(kind, typmo
     assert tokens(kind, [text, None], typmod, time_precision_mode="nanoseconds", **newer) == [nanos, None]
 
 
+def test_iso_text_of_a_column_that_has_only_years_bc():
+    newer = {"debezium_version": "3.4", "time_precision_mode": "isostring"}
+    assert tokens("timestamp", ["0044-03-15 01:02:03 BC"], **newer) == ['"-0043-03-15T01:02:03Z"']
+
+
+@pytest.mark.parametrize("odd", ["NaN", "1", "-1.5", "123456789012345678.90", "0.123"])
+def test_a_decimal_is_written_alike_whatever_else_its_column_has(odd):
+    usual = ["-0.05", "12345.67", None, "0.00"]
+    typmod = (30 << 16 | 2) + 4
+    among, alone = tokens("numeric", [*usual, odd], typmod), tokens("numeric", [odd], typmod)
+    assert among == tokens("numeric", usual, typmod) + alone
+
+
 @MANY
 @given(st.text("01", min_size=2, max_size=70))
 def test_bits_are_little_endian_without_zero_bytes_at_the_end(text):

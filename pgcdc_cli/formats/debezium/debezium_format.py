@@ -125,7 +125,9 @@ class DebeziumFormat:
             encoded += self._transactions(sequence.boundaries, totals)
         encoded += self._skipped(slice_)
         self._state = sequence.after
-        pieces = [*map(_piece, LINES.in_order(encoded)), *self._empty(slice_)]
+        several = bool(self.config.transforms) or any(b.operation in "UD" for b in slice_.changes)
+        pieces = [_piece(lines, several=several) for lines in LINES.in_order(encoded)]
+        pieces += self._empty(slice_)
         return EncodedSlice(tuple(pieces), slice_.edge, tuple(map(self._described, tables_of(slice_))))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
@@ -306,11 +308,14 @@ def _lost(losses: Losses | None, stamps: Stamps) -> Iterator[EncodedLines]:
         yield Encoded(LOSSES, None, stamps.index[:1], stamps.commit_lsn[:1], [b"".join(losses.lines)])
 
 
-def _newlines(data: pa.Buffer) -> int:
+def _newlines(data: bytes | pa.Buffer) -> int:
+    if isinstance(data, bytes):
+        return data.count(b"\n")
     return int(np.count_nonzero(np.asarray(memoryview(data)).view(np.uint8) == _NEWLINE))
 
 
-def _piece(lines: EncodedLines) -> Piece:
+def _piece(lines: EncodedLines, *, several: bool) -> Piece:
+    """Make the piece for one file; `several` if a change may have more than one line."""
     data = joined_lines(lines.rows)
-    rows = data.count(b"\n") if isinstance(data, bytes) else _newlines(data)
+    rows = _newlines(data) if several or isinstance(data, bytes) else len(lines.rows)
     return Piece(lines.target, rows, *lines.commit_range, data, table=lines.table, unchanged=lines.unchanged)

@@ -83,8 +83,9 @@ def _losses(field: Field, cells: Cells) -> Iterator[tuple[str, Booleans]]:
     if values.null_count and field.null != b"null":
         null = kernels.as_mask(values.is_null())
         yield _NULL_REPLACED, null if unchanged is None else null & ~unchanged
-    if field.loss is not None:
-        yield field.loss.why, kernels.as_mask(kernels.matches(kernels.as_text(values), field.loss.pattern))
+    loss = field.loss
+    if loss is not None and (loss.none_in is None or not loss.none_in(values)):
+        yield loss.why, kernels.as_mask(kernels.matches(kernels.as_text(values), loss.pattern))
     if unchanged is not None and field.unavailable == b"null":
         yield _NULL_FOR_UNCHANGED, unchanged
     if field.unavailable != b"null":

@@ -31,10 +31,14 @@ def inexact(why: str) -> Form:
 
 
 class Loss(NamedTuple):
-    """Texts that can't be read back: those that match this RE2 pattern; `why` is for the report."""
+    """Texts that can't be read back: those that match this RE2 pattern; `why` is for the report.
+
+    `none_in` is a quicker test of a column: if it is true, nothing matches.
+    """
 
     pattern: str
     why: str
+    none_in: Callable[[pa.BinaryArray], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

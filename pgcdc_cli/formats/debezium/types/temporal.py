@@ -6,7 +6,6 @@ driver and java.time make of it: large constants, which differ in snapshots.
 
 import re
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import replace
 from decimal import ROUND_DOWN, Decimal
 from typing import NamedTuple
@@ -31,6 +30,12 @@ from pgcdc_cli.formats.debezium.types.kind import (
     usually,
 )
 from pgcdc_cli.formats.debezium.types.numeric_types import java_number
+from pgcdc_cli.formats.debezium.types.timestamp_texts import (
+    SINCE_1583,
+    USUAL_TIMESTAMP,
+    all_since_1583,
+    timestamps,
+)
 from pgcdc_cli.formats.json_text import integer_text, timestamp_text
 from pgcdc_cli.types import kernels, to_arrow
 from pgcdc_cli.types.kernels import ArrowArray, Fragment, Int64s
@@ -45,36 +50,13 @@ _ISO_INFINITE_DAYS = {"infinity": b'"-5877611-06-21Z"', "-infinity": b'"-5877611
 _ISO_INFINITE_DAYS_IN_SNAPSHOTS = {"infinity": b'"+292278994-08-16Z"', "-infinity": b'"+292269055-12-02Z"'}
 _INFINITE_MICROS = {"infinity": 9223372036825200000, "-infinity": -9223372036832400000}
 _INFINITE = frozenset(_INFINITE_MICROS)
-_SINCE_1583 = r"^(158[3-9]|159\d|1[6-9]\d\d|[2-9]\d{3})-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?$"
-"""Dates and timestamps for which Java's calendar, Julian before 1582, and PostgreSQL's agree."""
 _JULIAN_END, _GREGORIAN_BEGIN = -141_437, -141_427
 """1582-10-05, the first day that the calendar reform left out, and 1582-10-15, in days since 1970."""
-_USUAL_TIMESTAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(\+00)?$"
 _TIMESTAMP = re.compile(
     r"(?P<year>\d{4,})-(?P<day>\d\d-\d\d) (?P<clock>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?"
     r"(?:[+-]\d\d\S*)?(?P<era> BC)?"
 )
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?")
-
-
-def _unusual(convert: ToJson, pattern: str, each: Each) -> Converter:
-    """Make a converter: `convert` for texts that match the RE2 pattern, `each` for any other."""
-    tested = usually(pattern, convert, each)
-
-    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        if pattern == _USUAL_TIMESTAMP and _all_long(column):
-            # To try the conversion is faster than to match such texts, and most columns pass.
-            with suppress(pa.ArrowInvalid):
-                return convert(column)
-        return tested(column)
-
-    return Converter(to_json, each)
-
-
-def _all_long(column: pa.BinaryArray) -> bool:
-    """Whether all texts are long enough for a date and a time of day with seconds."""
-    offsets, _ = kernels.value_bytes(column)
-    return bool((np.diff(offsets) >= len("2026-01-02 03:04:05")).all())
 
 
 def _integers(values: NDArray[np.int64], column: pa.BinaryArray) -> pa.BinaryArray:
@@ -115,7 +97,7 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
             found += _GREGORIAN_BEGIN - _JULIAN_END
         return found
 
-    usual = _SINCE_1583 if snapshot else r"^\d{4}-\d\d-\d\d$"
+    usual = SINCE_1583 if snapshot else r"^\d{4}-\d\d-\d\d$"
     if config.time_precision_mode == "isostring":
         return _iso_date(usual, days, _ISO_INFINITE_DAYS_IN_SNAPSHOTS if snapshot else _ISO_INFINITE_DAYS)
     infinite = _INFINITE_DAYS_IN_SNAPSHOTS if snapshot else _INFINITE_DAYS
@@ -128,7 +110,7 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
         return infinite.get(text, str(found).encode() if found is not None else None)
 
     name = f"{_CONNECT}.Date" if config.time_precision_mode == "connect" else "io.debezium.time.Date"
-    to_json = _unusual(convert, usual, each)
+    to_json = usually(usual, convert, each)
     loss = _OLD_DATES if snapshot else None
     return Kind(named("int32", name), to_json, b"0", form={"form": "days"}, loss=loss)
 
@@ -138,7 +120,7 @@ def _iso_date(usual: str, days: Callable[[str], int | None], infinite: dict[str,
         found = days(text)
         return infinite.get(text, token(f"{_iso_day(found)}Z") if found is not None else None)
 
-    return _iso("IsoDate", _unusual(lambda column: quoted(_in_utc(column)), usual, each), b'"1970-01-01Z"')
+    return _iso("IsoDate", usually(usual, lambda column: quoted(_in_utc(column)), each), b'"1970-01-01Z"')
 
 
 def _iso(name: str, to_json: ToJson, zero: bytes) -> Kind:
@@ -157,7 +139,9 @@ _OLD_DATES = Loss(
     r" BC$|^1582-10-(0[5-9]|1[0-4])$", "Debezium leaves out the era in snapshots, and days of October 1582"
 )
 _OLD_TIMESTAMPS = Loss(
-    r" BC$|^(0\d{3}|1[0-4]\d\d|15[0-7]\d|158[0-2])-", "Debezium has the Julian calendar in snapshots"
+    r" BC$|^(0\d{3}|1[0-4]\d\d|15[0-7]\d|158[0-2])-",
+    "Debezium has the Julian calendar in snapshots",
+    all_since_1583,
 )
 
 
@@ -175,9 +159,9 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
     usual = r"^([01]\d|2[0-3]):\d\d:\d\d(\.\d+)?$"
     if mode == "isostring":
         # The connector writes the end of a day as its start.
-        iso = _unusual(
-            lambda column: quoted(_in_utc(column)),
+        iso = usually(
             usual,
+            lambda column: quoted(_in_utc(column)),
             lambda text: token(f"{text.replace('24:', '00:', 1)}Z"),
         )
         return _iso("IsoTime", iso, b'"00:00:00Z"')
@@ -191,7 +175,7 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
         return b"%d" % (_clock_micros(text) * unit.times // unit.per) if _TIME.fullmatch(text) else None
 
     schema = named("int32" if unit.per > 1 else "int64", unit.time)
-    return Kind(schema, _unusual(convert, usual, each), b"0", form=_clock_form("time", typmod, unit))
+    return Kind(schema, usually(usual, convert, each), b"0", form=_clock_form("time", typmod, unit))
 
 
 def _clock_micros(text: str) -> int:
@@ -202,9 +186,10 @@ def _clock_micros(text: str) -> int:
 
 
 def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
-    mode, usual = config.time_precision_mode, _SINCE_1583 if snapshot else _USUAL_TIMESTAMP
+    mode = config.time_precision_mode
     if mode == "isostring":
-        iso = _unusual(lambda column: quoted(_in_utc(column)), usual, _iso_timestamp(snapshot=snapshot))
+        usual, each_iso = SINCE_1583 if snapshot else USUAL_TIMESTAMP, _iso_timestamp(snapshot=snapshot)
+        iso = usually(usual, lambda column: quoted(_in_utc(column)), each_iso)
         return _iso("IsoTimestamp", iso, b'"1970-01-01T00:00:00Z"')
     unit = _unit(mode, typmod, {"adaptive", "adaptive_time_microseconds"})
 
@@ -216,7 +201,7 @@ def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
         micros = _INFINITE_MICROS[text] if text in _INFINITE else _micros(text, julian=snapshot)
         return None if micros is None else b"%d" % _java_count(micros, unit)
 
-    to_json, loss = _unusual(convert, usual, each), _OLD_TIMESTAMPS if snapshot else None
+    to_json, loss = timestamps(convert, each, snapshot=snapshot), _OLD_TIMESTAMPS if snapshot else None
     form = _clock_form("timestamp", typmod, unit)
     return Kind(named("int64", unit.timestamp), to_json, b"0", form=form, loss=loss)
 
@@ -286,7 +271,7 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         year = 1 - int(match["year"]) if match["era"] else int(match["year"])
         return token(f"{_iso_year(year)}-{match['day']}T{clock}Z")
 
-    to_json = _unusual(convert, _SINCE_1583 if snapshot else _USUAL_TIMESTAMP, each)
+    to_json = timestamps(convert, each, snapshot=snapshot)
     schema = named("string", "io.debezium.time.ZonedTimestamp")
     loss = _OLD_TIMESTAMPS if snapshot else None
     return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', form={"form": "zoned"}, loss=loss)
@@ -305,7 +290,7 @@ def timestamptz_in_array(typmod: int) -> Kind:
         later = _LEFT_OUT.sub(lambda day: f"1582-10-{int(day[1]) + 10}", text.removesuffix(" BC"))
         return kind.to_json(kernels.binary([later]))[0].as_py()
 
-    return replace(kind, to_json=_unusual(kind.to_json, _SINCE_1583, relabelled))
+    return replace(kind, to_json=usually(SINCE_1583, kind.to_json, relabelled))
 
 
 def _julian_timestamp(text: str, digits: int) -> bytes:
