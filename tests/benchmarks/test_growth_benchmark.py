@@ -26,6 +26,7 @@ def test_growth_and_several_walsenders_get_a_section_each(tmp_path):
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## Growth",
         "## More than one walsender",
+        "## Where the time goes",
     ]
     assert "| columns (jsonl) | rows |" in page
     assert "| 1,600 | 2 |" in page
