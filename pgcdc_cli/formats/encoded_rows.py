@@ -169,7 +169,7 @@ def piece_of(lines: EncodedLines) -> Piece:
 
 
 def piece_of_empty(one: EmptyTable, table: TableSchema, head: bytes = b"") -> Piece:
-    """Give the sink a table's file in which nothing is, as the table has no rows."""
+    """Make the piece for the empty file of a table without rows."""
     return Piece(table.display, 0, one.position, one.position, b"", head, table)
 
 

@@ -40,7 +40,7 @@ def select_format(
 
 
 def format_class(name: str) -> type[Format | RawFormat]:
-    """Give the class of one of these formats, which declares what can be asked of it."""
+    """Import a format's class, which declares the format's capabilities."""
     match name:
         case "jsonl":
             from pgcdc_cli.formats.jsonl import JsonlFormat

@@ -222,7 +222,7 @@ def _merge(files: Iterable[StoredFile], tables: Sequence[str], given: Counter[st
 
 
 def _table(file: StoredFile) -> tuple[str, str]:
-    """Say which table's it is: names of two may read alike, folders don't."""
+    """Identify the table by its folder: the names of two tables may read the same."""
     return file.table or "", folder_of(file.path)
 
 

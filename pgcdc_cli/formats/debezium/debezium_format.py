@@ -221,7 +221,7 @@ class DebeziumFormat:
                 yield truncate
 
     def _empty(self, slice_: Slice) -> Iterator[Piece]:
-        """Give the files of tables without rows, where these would make events."""
+        """Make empty files for tables without rows, if their rows would be events."""
         for one in slice_.empty_tables if self.layout == "table" else ():
             if _includes(self.config, one.table.schema, one.table.name, _CODES["R"]):
                 yield piece_of_empty(one, self._described(one.table))
