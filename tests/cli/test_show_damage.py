@@ -34,7 +34,7 @@ def test_a_changed_byte_is_found(directory, pgcdc):
     file.write_bytes(data)
     status, error, hint = refused_show(pgcdc, "d")
     assert (status, hint) == (10, DAMAGED)
-    assert error.startswith(f'could not read "d/public.items/{file.name}": checksum ')
+    assert error.startswith(f'could not read "d/public.items/{file.name}": its checksum is ')
 
 
 def test_a_cut_file_is_found_before_anything_is_shown(directory, pgcdc):
