@@ -48,7 +48,7 @@ def test_advance_never_goes_back(database, refused, slot):
     refused(
         *("slot", "advance", slot, "-d", database.uri, "--to", "0/10", "--yes"),
         status=2,
-        error=f'could not advance slot "{slot}" to 0/10: it is at {at} already',
+        error=f'could not advance slot "{slot}" to 0/10: it is already at {at}',
         hint="a slot only moves forward: what is confirmed may be gone",
     )
 
@@ -120,7 +120,7 @@ def test_alter_changes_what_the_server_can(database, pgcdc, refused, slot):
         refused(
             *("slot", "alter", slot, "-d", database.uri, option),
             status=2,
-            error=f'could not alter slot "{slot}": to change {what} of a slot needs PostgreSQL {since}',
+            error=f'could not alter slot "{slot}": changing {what} of a slot needs PostgreSQL {since}',
             hint="create another slot with it, and read the old one to its end first",
         )
 
