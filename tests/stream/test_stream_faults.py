@@ -121,7 +121,7 @@ BREAKING = """
 import sys
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.formats import jsonl
-from pgcdc_cli.pgoutput import replay
+from pgcdc_cli.pgoutput import spooled_transaction
 
 def broken(encoding, batch, gid):
     if batch.table.name == "other":
@@ -135,7 +135,7 @@ written = jsonl.JsonlFormat._changes
 if sys.argv.pop(1) == "format":
     jsonl.JsonlFormat._changes = broken
 else:
-    replay.chunk_of_block = broken_spool
+    spooled_transaction.chunk_of_block = broken_spool
 sys.argv[0] = "pgcdc"
 main()
 """
