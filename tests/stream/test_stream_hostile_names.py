@@ -91,7 +91,9 @@ def test_rows_of_hostile_tables_stay_in_the_directory(hostile, tmp_path, form, p
     files = [(file["table"], work / "out" / file["path"]) for line in lines for file in line["files"]]
     assert {path.resolve().is_relative_to(work / "out") for _, path in files} == {True}
     tables = {f"{name}.{name[::-1]}" for name in NAMES}
-    assert {table for table, _ in files} == tables
+    # A snapshot leaves an empty file of a table without rows, too.
+    empty = {"public.victim"} if form == "debezium" else set()
+    assert {table for table, _ in files} == tables | empty
     if form in {"jsonl", "wal2json"}:
         found = [json.loads(line) for lines in contents(work / "out").values() for line in lines]
         assert {(row["schema"], row["table"]) for row in found} == {(name, name[::-1]) for name in NAMES}
