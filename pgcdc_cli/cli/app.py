@@ -126,7 +126,7 @@ def _run(arguments: list[str], program: str) -> int:
         # Without Typer, which takes several times as long to import.
         write(version_line())
         return 0
-    from pgcdc_cli.cli.commands import run_command
+    from pgcdc_cli.cli.root_command import run_command
 
     return run_command(arguments, RECVLOGICAL if program == RECVLOGICAL else PROGRAM)
 

@@ -20,8 +20,8 @@ from pgcdc_cli.cli.command_tree import (
     value_name,
     walk,
 )
-from pgcdc_cli.cli.commands import root_command
 from pgcdc_cli.cli.completion import scripts
+from pgcdc_cli.cli.root_command import root_command
 from pgcdc_cli.errors import ErrorKind
 
 _ENVIRONMENT = {

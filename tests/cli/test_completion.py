@@ -10,7 +10,7 @@ import pytest
 from processes import stream_command
 
 from pgcdc_cli.cli.command_tree import walk
-from pgcdc_cli.cli.commands import root_command
+from pgcdc_cli.cli.root_command import root_command
 
 PROJECT = Path(__file__).parents[2]
 TREE = list(walk(root_command()))

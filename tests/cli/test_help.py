@@ -16,8 +16,8 @@ from psycopg import pq
 
 from pgcdc_cli import __version__
 from pgcdc_cli.cli.command_tree import example_lines, summary, walk
-from pgcdc_cli.cli.commands import COMMANDS, root_command
 from pgcdc_cli.cli.generate import generated, stale
+from pgcdc_cli.cli.root_command import COMMANDS, root_command
 from pgcdc_cli.errors import ErrorKind
 
 PROJECT = Path(__file__).parents[2]
