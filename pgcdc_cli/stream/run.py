@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import cache, partial
 
@@ -10,9 +10,8 @@ from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
-from pgcdc_cli.formats.interface import Format
+from pgcdc_cli.formats.interface import EncodedSlice, Format
 from pgcdc_cli.formats.raw import RawFormat
-from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.relations import Describe
@@ -23,15 +22,16 @@ from pgcdc_cli.replication.copy_both import ReplicationStream
 from pgcdc_cli.replication.feedback import NEVER
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
+from pgcdc_cli.stream.initial_snapshot import InitialSnapshot
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
 from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotSource, ResnapshotWatch
-from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, SnapshotPlan, StreamSettings
-from pgcdc_cli.stream.snapshot_rows import Begun, SlotSnapshot, Snapshot, TableStarts
-from pgcdc_cli.stream.snapshot_tables import ChangedTableError, WantedRows, find_tables, rows_to_come
+from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings, timed_out
+from pgcdc_cli.stream.snapshot_rows import TableStarts
+from pgcdc_cli.stream.snapshot_tables import WantedRows
 from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText
 
@@ -67,7 +67,10 @@ class StreamRun:
         self._timeline = TimelineWatch(self._start, sink, signals)
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
         self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)
-        self._to_lock: Sequence[tuple[str, str]] = ()
+        self._snapshot = None
+        if settings.snapshot is not None:
+            plan, start = settings.snapshot, self._start
+            self._snapshot = InitialSnapshot(settings, plan, start, sink, self._writer, signals)
         self._warned: set[str] = set()
 
     @property
@@ -114,7 +117,7 @@ class StreamRun:
                 if self._signals.stop:
                     return
                 if self._signals.time_up:
-                    raise _time_up("wait for the server any longer") from None
+                    raise timed_out("wait for the server any longer") from None
                 raise
             except PgcdcError as error:
                 wait = retries.after(error)
@@ -207,45 +210,27 @@ class StreamRun:
             log.warning("%s; the end may not have been confirmed", error.message)
 
     def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText, retries: RetryPolicy) -> bool:
-        """Write the snapshot before the stream, if one is wanted; false ends the run."""
-        plan = self._settings.snapshot
-        if plan is None or self._start.snapshot_taken or not (plan.again or self._start.unread):
-            return plan is None or self._goes_on(plan)
-        self._restart_format(database)
-        with self._signals.interruptible():
-            exported = SlotSnapshot(conninfo, self._to_lock)
-        # If a table was rewritten since the snapshot, another one is taken, as often as that happens.
-        retries.server_answers()
-        with closing(exported):
-            if self._start.slot_to_come:
-                exported.check_free_slot(self._settings.slot)
-            try:
-                self._write_snapshot(exported, plan, text)
-            except KeyboardInterrupt:
-                if self._signals.stop:
-                    raise
-                raise _time_up("read all rows of the snapshot") from None
-        self._sink.flush()
-        self.totals.snapshot_bytes, self.totals.durable_lsn = None, self._sink.durable_lsn
-        self._start.snapshot_taken = True
-        return self._goes_on(plan)
-
-    def _goes_on(self, plan: SnapshotPlan) -> bool:
-        """Whether to stream after the snapshot: at least until all tables are as of one position."""
-        later = [one.position for one in self._sink.edge.read]
-        if later and (plan.only or self._settings.limits.end_now):
-            self._end.lsn = max(self._end.lsn or Lsn(0), *later)
-        return bool(later) or not plan.only
+        """Write the snapshot before the stream, if one is due; false ends the run."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return True
+        if snapshot.is_due:
+            self._restart_format(database)
+            exported = snapshot.export(conninfo)
+            # If a table was rewritten since the snapshot, another one is taken, as often as that happens.
+            retries.server_answers()
+            with closing(exported):
+                snapshot.write(exported, text, self._describe(text), self._encoding_of(text))
+        return snapshot.goes_on(self._end)
 
     def _begin_resnapshot(
         self, connection: ReplicationConnection, identity: SystemIdentity, text: DatabaseText
     ) -> Resnapshot:
         """Find the tables to read again while they are streamed, before the stream begins."""
-        settings, encoding, mender = self._settings, self._encoding, TextMender(text, self._warned)
+        settings, encode = self._settings, self._encoding_of(text)
 
         def write(slice_: Slice) -> None:
-            assert encoding.decodes, "what isn't decoded has no rows"
-            self._writer.write([mender.encode(encoding, slice_)])
+            self._writer.write([encode(slice_)])
 
         def settle() -> None:
             self._sink.flush()
@@ -274,51 +259,18 @@ class StreamRun:
             if again.finished:
                 self._end.resolve_now(again.position)
 
-    def _begun(self) -> Begun | None:
-        """Return what earlier runs read of the snapshot; None if a later run can't go on with this one."""
-        checkpoint, read = self._sink.checkpoint, self._sink.edge.read
-        ours = self._start.slot_to_come or (read and self._start.unread)
-        # With `at_prepare`, a transaction prepared before a table was read and committed later would be left
-        # out.
-        if checkpoint is None or not ours or self._settings.at_prepare:
-            return None
-        return Begun(checkpoint.creating if read else None, frozenset(one.oid for one in read))
-
-    def _write_snapshot(self, exported: SlotSnapshot, plan: SnapshotPlan, text: DatabaseText) -> None:
-        """Write the rows, and create the slot when the first table is complete.
-
-        Raises KeyboardInterrupt if the run ends before.
-        """
-        encoding, mender = self._encoding, TextMender(text, self._warned)
-        assert encoding.decodes, "what isn't decoded has no rows"
-        wanted = WantedRows(self._settings.publications, plan.includes, self._settings.selection)
-        try:
-            with self._signals.interruptible():
-                tables = find_tables(exported.session, wanted, self._describe(text))
-        except ChangedTableError as error:
-            self._to_lock = error.tables
-            raise
-        snapshot = Snapshot(
-            exported.session, exported.position, text, lambda: self._signals.ends, plan.workers
-        )
-        begun = self._begun()
-        self.totals.snapshot_rows = rows_to_come(tables if begun is None else begun.left(tables))
-        # A standby can't assign a transaction ID.
-        with_xid = plan.with_xid and not exported.in_recovery
-        with closing(snapshot.slices(tables, with_xid=with_xid, begun=begun)) as slices:
-            for rows in slices:
-                if self._signals.ends:
-                    raise KeyboardInterrupt
-                if rows.edge is not None and self._start.slot_to_come:
-                    self._sink.creating(exported.position)
-                    exported.keep_slot(self._settings.slot)
-                    self._start.slot_to_come = False
-                self._writer.write([mender.encode(encoding, rows)])
-                self.totals.snapshot_bytes = snapshot.bytes
-                self._report(self.totals)
-
     def _describe(self, text: DatabaseText) -> Describe:
         return partial(self._catalog.describe, text=text) if self._settings.use_catalog else describe_alone
+
+    def _encoding_of(self, text: DatabaseText) -> Callable[[Slice], EncodedSlice]:
+        """Return what encodes the rows of tables that are read, by a snapshot or again."""
+        encoding, mender = self._encoding, TextMender(text, self._warned)
+
+        def encode(slice_: Slice) -> EncodedSlice:
+            assert encoding.decodes, "what isn't decoded has no rows"
+            return mender.encode(encoding, slice_)
+
+        return encode
 
     def _restart_format(self, database: str) -> None:
         if self._encoding.restartable is not None:
@@ -363,7 +315,3 @@ class StreamRun:
             TextMender(text, self._warned),
             lambda slice_: watch.follow(starts.news(slice_)),
         )
-
-
-def _time_up(doing: str) -> PgcdcError:
-    return PgcdcError(ErrorKind.TIMEOUT, f"could not {doing}: time is up")

@@ -192,3 +192,8 @@ class RunEnd:
                 ErrorKind.TIMEOUT,
                 f"could not reach the end position {end}: time is up at {edge_lsn}",
             )
+
+
+def timed_out(doing: str) -> PgcdcError:
+    """Return the error for a run whose time is up while it does this."""
+    return PgcdcError(ErrorKind.TIMEOUT, f"could not {doing}: time is up")
