@@ -83,6 +83,8 @@ def texts_of(columns: Sequence[pa.BinaryArray | None], index: int) -> ColumnText
 class FullImage:
     """Whole rows: `columns[i]` has one value per row of the table's column i, in PostgreSQL's text format.
 
+    A format that takes typed columns may get them in their Arrow types instead (rows of a snapshot).
+
     A value is null if it is SQL NULL, or if the server did not send it (unchanged TOAST); only in the second
     case is the mask `unchanged[i]` true. `unchanged[i]` is None if all rows have the column's value.
     """

@@ -9,11 +9,12 @@ not ahead of it.
 
 import re
 import uuid
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import cast, get_args
+
+from zlib_ng import zlib_ng
 
 from pgcdc_cli.changes.slice import LastCommit, Prepared, ResnapshotStage, RowKey, TableRead, TableResnapshot
 from pgcdc_cli.directory.disk import Disk, damaged
@@ -204,7 +205,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             **_encode_resnapshots(checkpoint.resnapshots),
         }
     )
-    return body[:-1] + b',"crc32":%d}\n' % zlib.crc32(body)
+    return body[:-1] + b',"crc32":%d}\n' % zlib_ng.crc32(body)
 
 
 def _encode_file(file: PartialFile) -> dict[str, object]:
@@ -273,7 +274,7 @@ def decode(data: bytes) -> Checkpoint:
     if seal is None:
         raise ValueError("it is cut off or damaged")
     body = data[: seal.start()] + b"}"
-    if zlib.crc32(body) != int(seal[1]):
+    if zlib_ng.crc32(body) != int(seal[1]):
         raise ValueError("its checksum is wrong")
     fields = JsonFields(load(body), "the checkpoint")
     fields.count("format_version")

@@ -11,7 +11,6 @@ import os
 import resource
 import select
 import stat
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from filelock import FileLock, Timeout
+from zlib_ng import zlib_ng
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
@@ -124,7 +124,7 @@ class Disk:
         """Compute the CRC-32 of the first `size` bytes."""
         crc = 0
         for chunk in self._chunks(path, 0, size):
-            crc = zlib.crc32(chunk, crc)
+            crc = zlib_ng.crc32(chunk, crc)
         return crc
 
     def _chunks(self, path: str, offset: int, size: int | None) -> Iterator[bytes]:

@@ -94,7 +94,7 @@ class ArrowFormat:
 
     name: ClassVar[str] = "arrow"
     suffix: ClassVar[str] = ".arrow"
-    capabilities: ClassVar[Capabilities] = Capabilities(("table",), ("none", "zstd"))
+    capabilities: ClassVar[Capabilities] = Capabilities(("table",), ("none", "zstd"), typed=True)
     decodes: ClassVar[Literal[True]] = True
     wants_boundaries: ClassVar[bool] = False
     restartable: ClassVar[None] = None

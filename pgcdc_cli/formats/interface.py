@@ -30,7 +30,7 @@ class Capabilities:
     `layouts`: "table" for one file per table, which needs a directory; "stream" for all tables in one file.
     `numeric`: numeric can be written as strings or numbers. `transactions`: begins, commits and the ends of
     prepared transactions can be written. `snapshot`: it can mark the rows of a snapshot. `invalid_text`: the
-    default for what to do with invalid text.
+    default for what to do with invalid text. `typed`: it also takes columns of their Arrow types.
     """
 
     layouts: tuple[Layout, ...]
@@ -39,6 +39,7 @@ class Capabilities:
     transactions: bool = False
     snapshot: bool = True
     invalid_text: InvalidText = "stop"
+    typed: bool = False
 
 
 class FileFormat(Protocol):

@@ -3,12 +3,12 @@
 import glob
 import io
 import json
-import zlib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
+from zlib_ng import zlib_ng
 
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.file_names import PARTIAL, SCHEMAS
@@ -79,7 +79,7 @@ class _CheckedFile(io.RawIOBase):
             count = self._file.readinto(view) or 0
         except OSError as error:
             raise _unreadable(self.path, error) from error
-        self._crc = zlib.crc32(view[:count], self._crc)
+        self._crc = zlib_ng.crc32(view[:count], self._crc)
         self._position += count
         if count == 0 and self._promise is not None:
             self._check(self._promise)

@@ -1,4 +1,4 @@
-"""Read the rows of COPY ... TO STDOUT, many at a time, and divide them into columns.
+"""Read the rows of COPY ... TO STDOUT, many at a time, and divide them into columns of text.
 
 libpq returns rows one by one, which alone takes longer than the server needs to send them. So this module
 reads the connection's socket itself, and finds all rows in what has arrived at once. libpq is idle meanwhile,
@@ -12,8 +12,8 @@ A tab or newline in the bytes always ends a value: those within values are escap
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterator
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import psycopg
@@ -42,13 +42,26 @@ HEAD = 5
 GAP = b"d\0\0\0\0"
 """The head of each row with its length zeroed, so that no length holds a tab, newline or backslash."""
 
-_COPY_DATA, _ERROR, _READY, _QUERY, _NEWLINE = b"dEZQ\n"
+COPY_DATA, _ERROR, _READY, _QUERY, _NEWLINE = b"dEZQ\n"
 _LAST_MESSAGE = b"Z\0\0\0\5"
 """ReadyForQuery without its last byte, the transaction status."""
 
 _ENCRYPTED_BY_GSSAPI = (
     b"SELECT encrypted FROM pg_catalog.pg_stat_gssapi WHERE pid = pg_catalog.pg_backend_pid()"
 )
+
+
+class Framing(Protocol):
+    """Finds the rows of a COPY; `others` are the other contents that its CopyData messages may have."""
+
+    others: ClassVar[Collection[bytes]]
+
+    def find_rows(self, data: NDArray[np.uint8]) -> Int64s:
+        """Find the rows at the beginning of `data`, up to an incomplete one or a message of another kind.
+
+        Returns the start of the first row's message, and the end of each row's.
+        """
+        ...
 
 
 def copy_out(
@@ -59,16 +72,26 @@ def copy_out(
     The next chunk overwrites the last one's memory. Ends early once `stopped`. Raises psycopg.Error, and what
     `read` raises. After an error or a stop the connection can't be used any more.
     """
-    take = _rows_from_libpq if _encrypted(pgconn) else rows_from_socket
-    yield from map(read, take(pgconn, statement, stopped))
+    if is_encrypted(pgconn):
+        yield from map(read, _rows_from_libpq(pgconn, statement, stopped))
+        return
+    for data, edges in rows_from_socket(pgconn, statement, Lines(), stopped):
+        lengths_at(data)[edges[:-1]] = 0
+        yield read(data[edges[0] : edges[-1]].data)
 
 
-def _encrypted(pgconn: PGconn) -> bool:
+def is_encrypted(pgconn: PGconn) -> bool:
+    """Whether only libpq can read what the connection receives."""
     return pgconn.ssl_in_use or pgconn.exec_(_ENCRYPTED_BY_GSSAPI).get_value(0, 0) == b"t"
 
 
-def rows_from_socket(pgconn: PGconn, statement: bytes, stopped: Callable[[], bool]) -> Iterator[memoryview]:
-    """Yield chunks as `copy_out` does, from an idle connection without encryption. Raises psycopg.Error."""
+def rows_from_socket(
+    pgconn: PGconn, statement: bytes, framing: Framing, stopped: Callable[[], bool]
+) -> Iterator[tuple[NDArray[np.uint8], Int64s]]:
+    """Yield chunks of one or more whole rows: bytes, and the edges of messages in them, as `find_rows` does.
+
+    The connection must be idle, and not encrypted. The rest is as for `copy_out`.
+    """
     try:
         with socket.socket(fileno=os.dup(pgconn.socket)) as wire:
             # The copy shares its flags with libpq's socket, which is non-blocking, too.
@@ -77,7 +100,7 @@ def rows_from_socket(pgconn: PGconn, statement: bytes, stopped: Callable[[], boo
             wire.sendall(bytes([_QUERY]) + (len(content) + 4).to_bytes(4) + content)
             # With a timeout Python would ask each time before whether there is something.
             wire.setblocking(False)
-            yield from _rows(_Incoming(wire, stopped))
+            yield from _rows(_Incoming(wire, stopped), framing)
     except OSError as error:
         raise psycopg.OperationalError(str(error)) from error
 
@@ -126,51 +149,50 @@ class _Incoming:
         self._kept = len(begun)
 
 
-def _rows(incoming: _Incoming) -> Iterator[memoryview]:
+def _rows(incoming: _Incoming, framing: Framing) -> Iterator[tuple[NDArray[np.uint8], Int64s]]:
     tag = None
     while tag != _READY and len(data := incoming.receive()):
         while len(data):
-            ends = find_rows(data)
-            yield from _chunks(data, ends)
-            data = data[ends[-1] :]
+            edges = framing.find_rows(data)
+            for start in range(0, len(edges) - 1, ROWS):
+                yield data, edges[start : start + ROWS + 1]
+            data = data[edges[-1] :]
             size = _size(data) if len(data) >= HEAD else HEAD
             if len(data) < size:
                 break
             tag = int(data[0])
             if tag == _ERROR:
                 raise _error(data[HEAD:size].tobytes())
-            if tag == _COPY_DATA:
-                raise PgcdcError(ErrorKind.PROTOCOL, "could not decode the rows of a COPY: one is not a line")
+            if tag == COPY_DATA and data[HEAD:size].tobytes() not in framing.others:
+                raise PgcdcError(ErrorKind.PROTOCOL, "could not decode the rows of a COPY: one is not a row")
             data = data[size:]
         incoming.keep(data)
 
 
-def find_rows(data: NDArray[np.uint8]) -> Int64s:
-    """Find the rows at the beginning of `data`, up to an incomplete one or a message of another kind.
+class Lines:
+    """The rows of COPY's text format, each a line."""
 
-    Returns 0, and the end of each row's message. A row ends with its only newline, since those within values
-    are escaped. Another newline can only be in the next message's head, so close that no row can end there.
-    The result is checked against the messages' lengths.
-    """
-    newlines = np.flatnonzero(data == _NEWLINE)
-    edges = np.append(0, newlines[np.diff(newlines, prepend=-1) > HEAD] + 1)
-    begins = edges[:-1]
-    if not len(begins):
-        return edges
-    whole = (data[begins] == _COPY_DATA) & (_lengths(data)[begins] == np.diff(edges) - 1)
-    return edges if whole.all() else edges[: whole.argmin() + 1]
+    others: ClassVar[Collection[bytes]] = ()
+
+    def find_rows(self, data: NDArray[np.uint8]) -> Int64s:
+        """Find the rows as described in `Framing`.
+
+        A row ends with its only newline, since those within values are escaped. Another newline can only be
+        in the next message's head, so close that no row can end there. The result is checked against the
+        messages' lengths.
+        """
+        newlines = np.flatnonzero(data == _NEWLINE)
+        edges = np.append(0, newlines[np.diff(newlines, prepend=-1) > HEAD] + 1)
+        begins = edges[:-1]
+        if not len(begins):
+            return edges
+        whole = (data[begins] == COPY_DATA) & (lengths_at(data)[begins] == np.diff(edges) - 1)
+        return edges if whole.all() else edges[: whole.argmin() + 1]
 
 
-def _lengths(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
+def lengths_at(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """View `data` as the lengths of messages, one that would begin at each byte."""
     return np.ndarray((len(data) - 4,), ">u4", data.data, 1, strides=(1,))
-
-
-def _chunks(data: NDArray[np.uint8], edges: Int64s) -> Iterator[memoryview]:
-    if len(edges) > 1:
-        _lengths(data)[edges[:-1]] = 0
-    for start in range(0, len(edges) - 1, ROWS):
-        yield data[edges[start] : edges[start : start + ROWS + 1][-1]].data
 
 
 def _size(message: NDArray[np.uint8]) -> int:

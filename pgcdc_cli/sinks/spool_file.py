@@ -6,12 +6,12 @@ compressed with LZ4 if that makes it smaller.
 """
 
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from zlib_ng import zlib_ng
 
 from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.changes.spool import FinishedSpool, SpoolChunk
@@ -215,7 +215,7 @@ class SpoolFile:
         self._written.append(_ChunkStart(self._size, self._crc32))
         for block in data:
             self._size += len(block)
-            self._crc32 = zlib.crc32(block, self._crc32)
+            self._crc32 = zlib_ng.crc32(block, self._crc32)
 
     def finish(self) -> FinishedSpool:
         """Write what is still in memory, so that the checkpoint can name the spool; appending ends here."""

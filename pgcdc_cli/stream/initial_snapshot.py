@@ -1,13 +1,13 @@
 """The snapshot that a stream begins with: it is taken when the slot is created, or of an existing slot."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
-from pgcdc_cli.changes.slice import Slice
-from pgcdc_cli.formats.interface import EncodedSlice
+from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.sink import Sink
+from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.settings import RunEnd, Signals, SnapshotPlan, StreamSettings, timed_out
 from pgcdc_cli.stream.snapshot_rows import Begun, SlotSnapshot, Snapshot
@@ -19,7 +19,6 @@ from pgcdc_cli.stream.snapshot_tables import (
     rows_to_come,
 )
 from pgcdc_cli.stream.start import RunStart
-from pgcdc_cli.types.database_text import DatabaseText
 
 
 class InitialSnapshot:
@@ -63,17 +62,11 @@ class InitialSnapshot:
                 raise
         return exported
 
-    def write(
-        self,
-        exported: SlotSnapshot,
-        text: DatabaseText,
-        describe: Describe,
-        encode: Callable[[Slice], EncodedSlice],
-    ) -> None:
+    def write(self, exported: SlotSnapshot, describe: Describe, encoding: Format, mender: TextMender) -> None:
         """Write the rows; they are durable on return. Raises TIMEOUT if time is up before."""
         try:
             tables = self._find_tables(exported, describe)
-            self._write(tables, exported, text, encode)
+            self._write(tables, exported, encoding, mender)
         except KeyboardInterrupt:
             if self._signals.stop:
                 raise
@@ -103,15 +96,21 @@ class InitialSnapshot:
         self,
         tables: Sequence[SnapshotTable],
         exported: SlotSnapshot,
-        text: DatabaseText,
-        encode: Callable[[Slice], EncodedSlice],
+        encoding: Format,
+        mender: TextMender,
     ) -> None:
         """Write the rows, and create the slot when the first table is complete.
 
         Raises KeyboardInterrupt if the run ends before.
         """
-        workers = self._plan.workers
-        snapshot = Snapshot(exported.session, exported.position, text, lambda: self._signals.ends, workers)
+        snapshot = Snapshot(
+            exported.session,
+            exported.position,
+            mender.text,
+            lambda: self._signals.ends,
+            self._plan.workers,
+            typed=encoding.capabilities.typed,
+        )
         totals, begun = self._writer.totals, self._begun()
         totals.snapshot_rows = rows_to_come(tables if begun is None else begun.left(tables))
         # A standby can't assign a transaction ID.
@@ -125,7 +124,7 @@ class InitialSnapshot:
                     exported.keep_slot(self._settings.slot)
                     self._start.slot_to_come = False
                 totals.snapshot_bytes = snapshot.bytes
-                self._writer.write([encode(rows)])
+                self._writer.write([mender.encode(encoding, rows)])
 
     def _begun(self) -> Begun | None:
         """Return what earlier runs read of the snapshot; None if a later run can't go on with this one."""

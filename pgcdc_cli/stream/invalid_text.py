@@ -30,7 +30,7 @@ class TextMender:
     """
 
     def __init__(self, text: DatabaseText, warned: set[str]) -> None:
-        self._text = text
+        self.text = text
         self._warned = warned
         self._counts: Counter[TableSchema] = Counter()
 
@@ -50,7 +50,7 @@ class TextMender:
     def _mend(self, slice_: Slice) -> Slice:
         """Return a slice whose values are UTF-8."""
         self._counts.clear()
-        if self._text.passes:
+        if self.text.passes:
             return slice_
         return replace(slice_, changes=tuple(map(self._batch, slice_.changes)))
 
@@ -87,7 +87,7 @@ class TextMender:
         if isinstance(values, list):
             if all(value is None or value.isascii() for value in values):
                 return values
-            mended, invalid = self._text.values(values, _backslashes(column))
+            mended, invalid = self.text.values(values, _backslashes(column))
         else:
             mended, invalid = self._array(values, _backslashes(column))
         if invalid:
@@ -98,10 +98,10 @@ class TextMender:
     def _array(self, values: pa.BinaryArray, backslashes: int) -> tuple[pa.BinaryArray, int]:
         """Convert an array to UTF-8, and count the values that weren't valid text."""
         data = kernels.all_bytes(values)
-        is_utf8 = self._text.codec == "utf-8"
+        is_utf8 = self.text.codec == "utf-8"
         if not len(data) or data.max() < 0x80 or (is_utf8 and _first_invalid(values) is None):
             return values, 0
-        mended, invalid = self._text.values(values.to_pylist(), backslashes)
+        mended, invalid = self.text.values(values.to_pylist(), backslashes)
         return kernels.binary(mended), invalid
 
     def _warn(self, table: TableSchema, column: TableColumn) -> None:
@@ -111,7 +111,7 @@ class TextMender:
                 'column "%s" of table "%s" has invalid text: --invalid-text %s applies',
                 column.name,
                 table.display,
-                self._text.invalid,
+                self.text.invalid,
             )
 
 

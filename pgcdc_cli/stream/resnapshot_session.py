@@ -145,7 +145,8 @@ class ResnapshotSession:
 
     def _copy(self, table: SnapshotTable, query: sql.Composable) -> Iterator[tuple[int, Columns]]:
         try:
-            yield from self.snapshot.copy(query, len(table.schema.columns), self._text, self._stopped)
+            types = [column.type for column in table.schema.columns]
+            yield from self.snapshot.copy(query, types, self._text, self._stopped)
         except psycopg.Error as error:
             raise server_failure(table.reading, error) from error
 

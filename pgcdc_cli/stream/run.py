@@ -10,7 +10,7 @@ from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
-from pgcdc_cli.formats.interface import EncodedSlice, Format
+from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
@@ -219,18 +219,20 @@ class StreamRun:
             exported = snapshot.export(conninfo)
             # If a table was rewritten since the snapshot, another one is taken, as often as that happens.
             retries.server_answers()
+            assert self._encoding.decodes, "what isn't decoded has no rows"
             with closing(exported):
-                snapshot.write(exported, text, self._describe(text), self._encoding_of(text))
+                snapshot.write(exported, self._describe(text), self._encoding, TextMender(text, self._warned))
         return snapshot.goes_on(self._end)
 
     def _begin_resnapshot(
         self, connection: ReplicationConnection, identity: SystemIdentity, text: DatabaseText
     ) -> Resnapshot:
         """Find the tables to read again while they are streamed, before the stream begins."""
-        settings, encode = self._settings, self._encoding_of(text)
+        settings, encoding, mender = self._settings, self._encoding, TextMender(text, self._warned)
 
         def write(slice_: Slice) -> None:
-            self._writer.write([encode(slice_)])
+            assert encoding.decodes, "what isn't decoded has no rows"
+            self._writer.write([mender.encode(encoding, slice_)])
 
         def settle() -> None:
             self._sink.flush()
@@ -261,16 +263,6 @@ class StreamRun:
 
     def _describe(self, text: DatabaseText) -> Describe:
         return partial(self._catalog.describe, text=text) if self._settings.use_catalog else describe_alone
-
-    def _encoding_of(self, text: DatabaseText) -> Callable[[Slice], EncodedSlice]:
-        """Return what encodes the rows of tables that are read, by a snapshot or again."""
-        encoding, mender = self._encoding, TextMender(text, self._warned)
-
-        def encode(slice_: Slice) -> EncodedSlice:
-            assert encoding.decodes, "what isn't decoded has no rows"
-            return mender.encode(encoding, slice_)
-
-        return encode
 
     def _restart_format(self, database: str) -> None:
         if self._encoding.restartable is not None:

@@ -84,7 +84,8 @@ class Snapshot:
     """The rows that one session's snapshot sees, as of `position`.
 
     `text` is the encoding of text, `bytes` counts the bytes of rows received. Several `workers` read at once,
-    each over a connection of its own. Methods raise PgcdcError, and KeyboardInterrupt once `stopped`.
+    each over a connection of its own. If `typed`, columns may be of their Arrow types instead of wire text.
+    Methods raise PgcdcError, and KeyboardInterrupt once `stopped`.
     """
 
     def __init__(
@@ -94,6 +95,8 @@ class Snapshot:
         text: DatabaseText = STRICT,
         stopped: Callable[[], bool] = lambda: False,
         workers: int = 1,
+        *,
+        typed: bool = False,
     ) -> None:
         self.session = session
         self.position = position
@@ -101,6 +104,7 @@ class Snapshot:
         self.text = text
         self._stopped = stopped
         self._workers = workers
+        self._typed = typed
 
     def slices(
         self, tables: Sequence[SnapshotTable], *, with_xid: bool = True, begun: Begun | None = None
@@ -145,7 +149,9 @@ class Snapshot:
         with ExitStack() as others:
             more = self._others(min(self._workers, len(parts)) - 1, tables)
             sessions = [self.session, *(others.enter_context(closing(session)) for session in more)]
-            for part, size, columns in read_parts(parts, sessions, self.text, self._stopped):
+            for part, size, columns in read_parts(
+                parts, sessions, self.text, self._stopped, typed=self._typed
+            ):
                 self.bytes += size
                 yield part.table, columns
 
@@ -327,12 +333,14 @@ def read_parts(
     sessions: Sequence[SnapshotSession],
     text: DatabaseText,
     stopped: Callable[[], bool],
+    *,
+    typed: bool = False,
 ) -> Iterator[Chunk]:
-    """Yield the rows of each part, in order.
+    """Yield the rows of each part, in order; `text` and `typed` are as for `Snapshot`.
 
     Raises PgcdcError, and KeyboardInterrupt once `stopped`.
     """
-    readers = _Readers(parts, len(sessions), text, stopped)
+    readers = _Readers(parts, len(sessions), text, stopped, typed=typed)
     threads = [threading.Thread(target=readers.run, args=(session,), daemon=True) for session in sessions]
     with _common_memory():
         for thread in threads:
@@ -364,11 +372,18 @@ class _Readers:
     """The state that the reading threads share."""
 
     def __init__(
-        self, parts: Iterable[TablePart], count: int, text: DatabaseText, stopped: Callable[[], bool]
+        self,
+        parts: Iterable[TablePart],
+        count: int,
+        text: DatabaseText,
+        stopped: Callable[[], bool],
+        *,
+        typed: bool,
     ) -> None:
         self._parts = iter(parts)
         self._text = text
         self._stopped = stopped
+        self._typed = typed
         self._closed = threading.Event()
         self._lock = threading.Lock()
         # One more part than threads, so that none waits while the last chunks of a part are written.
@@ -415,8 +430,9 @@ class _Readers:
 
     def _read(self, session: SnapshotSession, reading: _Reading) -> None:
         part = reading.part
-        width = len(part.table.schema.columns)
-        for size, columns in session.copy(part.query(), width, self._text, self._ends):
+        types = [column.type for column in part.table.schema.columns]
+        rows = session.copy(part.query(), types, self._text, self._ends, typed=self._typed)
+        for size, columns in rows:
             self._put(reading, Chunk(part, size, columns))
 
     def _put(self, reading: _Reading, item: Chunk | BaseException | None) -> None:

@@ -107,7 +107,10 @@ class SnapshotRun:
         self._sink.start(source, Lsn(0), None if begun is None else replace(begun, source=source))
         if self._encoding.restartable is not None:
             self._encoding.restartable.restart(source.database, None)
-        snapshot = Snapshot(session, position, text, lambda: self._signals.stop, settings.workers)
+        typed = self._encoding.capabilities.typed
+        snapshot = Snapshot(
+            session, position, text, lambda: self._signals.stop, settings.workers, typed=typed
+        )
         self._write(snapshot, tables, with_xid=settings.with_xid and not in_recovery)
 
     def _refuse(self, unmatched: Sequence[str]) -> None:

@@ -10,9 +10,12 @@ import pyarrow as pa
 from psycopg import sql
 
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.replication.copy_out import copy_columns, copy_out
+from pgcdc_cli.replication.copy_binary import copy_binary
+from pgcdc_cli.replication.copy_out import copy_columns, copy_out, is_encrypted
 from pgcdc_cli.replication.session import ask, connect, database_encoding, server_failure, this_server
+from pgcdc_cli.types.binary.arrow_values import can_read
 from pgcdc_cli.types.database_text import DatabaseText
+from pgcdc_cli.types.pg_type import PgType
 
 Columns = tuple[pa.BinaryArray, ...]
 
@@ -100,17 +103,30 @@ class SnapshotSession:
         self.ask((query + sql.SQL(" LIMIT 0")).as_string(self._connection), doing=doing)
 
     def copy(
-        self, query: sql.Composable, width: int, text: DatabaseText, stopped: Callable[[], bool]
+        self,
+        query: sql.Composable,
+        types: Sequence[PgType],
+        text: DatabaseText,
+        stopped: Callable[[], bool],
+        *,
+        typed: bool = False,
     ) -> Iterator[tuple[int, Columns]]:
-        """Yield a query's rows of `width` columns, many at a time: bytes received, and columns.
+        """Yield a query's rows, many at a time: bytes received, and columns, one of each of these types.
+
+        If `typed`, columns may be of their Arrow types, as `arrow_values` makes them.
 
         Raises psycopg.Error, and KeyboardInterrupt once `stopped`; then the connection can't be used any
         more.
         """
-        statement = sql.SQL("COPY ({}) TO STDOUT").format(query).as_string(self._connection)
         pgconn = self._connection.pgconn
+        binary = typed and text.passes and can_read(types) and not is_encrypted(pgconn)
+        copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)" if binary else "COPY ({}) TO STDOUT")
+        statement = copy.format(query).as_string(self._connection).encode(text.codec)
         with self._unconverted(text):
-            yield from copy_out(pgconn, statement.encode(text.codec), partial(_read, width), stopped)
+            if binary:
+                yield from cast("Any", copy_binary(pgconn, statement, types, stopped))
+            else:
+                yield from copy_out(pgconn, statement, partial(_read, len(types)), stopped)
             if stopped():
                 # The connection may be in the middle of the COPY.
                 raise KeyboardInterrupt

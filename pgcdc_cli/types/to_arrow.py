@@ -37,7 +37,7 @@ from binascii import unhexlify
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -67,11 +67,17 @@ class Conversion(Protocol):
 
 JsonKind = Literal["number", "float", "bool", "json", "numeric", "string"]
 MAX_DECIMAL_PRECISION = 38
+_WIRE_TEXT = (pa.binary(), pa.large_binary())
 
 
-def to_arrow(pg_type: PgType, column: pa.BinaryArray) -> Typed:
-    """Convert n wire texts. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
-    return conversion(pg_type)(column)
+def to_arrow(pg_type: PgType, column: ArrowArray) -> Typed:
+    """Convert n wire texts; a column that has the Arrow type already is passed on.
+
+    Raises PgcdcError (PROTOCOL) for invalid UTF-8.
+    """
+    if column.type not in _WIRE_TEXT:
+        return Typed(column, None)
+    return conversion(pg_type)(cast("pa.BinaryArray", column))
 
 
 def arrow_type(pg_type: PgType) -> pa.DataType:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication import copy_out as copy_out_module
-from pgcdc_cli.replication.copy_out import BYTES, GAP, HEAD, ROWS, copy_out, find_rows, rows_from_socket
+from pgcdc_cli.replication.copy_out import BYTES, GAP, HEAD, ROWS, Framing, Lines, copy_out, rows_from_socket
 
 SIZES = st.sampled_from([0, 1, 4, 5, 6, 7, 8, 88, 95, 250, 2555, 2556, 2557, 2811])
 """Sizes whose message length, 5 bytes more, often contains a tab, a newline or a `d`."""
@@ -32,7 +32,7 @@ def message(content: bytes, tag: bytes = b"d") -> bytes:
 def test_all_whole_rows_before_anything_else_are_found(before, last, cut, tag):
     data = b"".join(map(message, before)) + message(last, tag)[:cut]
     whole = [*before, last] if tag == b"d" and cut >= HEAD + len(last) else before
-    edges = find_rows(np.frombuffer(data, np.uint8))
+    edges = Lines().find_rows(np.frombuffer(data, np.uint8))
     assert [data[start:end] for start, end in pairwise(edges)] == list(map(message, whole))
 
 
@@ -40,8 +40,8 @@ def behind_gaps(some: list[bytes]) -> bytes:
     return b"".join(GAP + row for row in some)
 
 
-def taken(sent: bytes, pieces: int = 1 << 16) -> list[bytes]:
-    """Send this in pieces to a client that asks for it, and close; return what the client reads."""
+def taken(sent: bytes, pieces: int = 1 << 16, framing: Framing | None = None) -> list[bytes]:
+    """Send this in pieces to a client that asks for it, and close; return the chunks it reads."""
     server, client = socket.socketpair()
 
     def send() -> None:
@@ -54,8 +54,9 @@ def taken(sent: bytes, pieces: int = 1 << 16) -> list[bytes]:
         sender = threading.Thread(target=send)
         sender.start()
         try:
-            chunks = rows_from_socket(SimpleNamespace(socket=client.fileno()), b"COPY", lambda: False)
-            return [bytes(chunk) for chunk in chunks]
+            asking = SimpleNamespace(socket=client.fileno())
+            chunks = rows_from_socket(asking, b"COPY", framing or Lines(), lambda: False)
+            return [data[edges[0] : edges[-1]].tobytes() for data, edges in chunks]
         finally:
             sender.join()
 
@@ -64,13 +65,13 @@ def taken(sent: bytes, pieces: int = 1 << 16) -> list[bytes]:
 def test_rows_are_found_however_they_come_and_whatever_is_between(some, pieces):
     notice = message(b"SNOTICE\0Mone\ntwo\nthree\0\0", b"N")
     sent = BEGIN + notice.join(map(message, some)) + notice + END
-    assert b"".join(taken(sent, pieces)) == behind_gaps(some)
+    assert b"".join(taken(sent, pieces)) == b"".join(map(message, some))
 
 
 def test_a_row_may_be_larger_than_a_chunk_and_chunks_have_no_more_rows_than_they_may():
     some = [b"a\n", b"b" * 2 * BYTES + b"\n", *[b"\n"] * (ROWS + 1)]
     chunks = taken(BEGIN + b"".join(map(message, some)) + END)
-    assert b"".join(chunks) == behind_gaps(some)
+    assert b"".join(chunks) == b"".join(map(message, some))
     assert max(chunk.count(b"\n") for chunk in chunks) <= ROWS
 
 
@@ -88,7 +89,7 @@ def test_a_lost_connection_is_an_error():
 
 
 def test_what_is_no_line_is_refused_rather_than_left_out():
-    with pytest.raises(PgcdcError, match="one is not a line") as raised:
+    with pytest.raises(PgcdcError, match="one is not a row") as raised:
         taken(BEGIN + message(b"1\n") + message(b"two") + END)
     assert raised.value.kind is ErrorKind.PROTOCOL
 
@@ -98,8 +99,9 @@ def test_a_stop_ends_the_wait_for_rows():
     with server, client:
         server.sendall(BEGIN + message(b"1\n"))
         stop = iter([False, False, False, True])
-        chunks = rows_from_socket(SimpleNamespace(socket=client.fileno()), b"COPY", lambda: next(stop, True))
-        assert [bytes(chunk) for chunk in chunks] == [GAP + b"1\n"]
+        asking = SimpleNamespace(socket=client.fileno())
+        [(data, edges)] = rows_from_socket(asking, b"COPY", Lines(), lambda: next(stop, True))
+        assert data[edges[0] : edges[-1]].tobytes() == message(b"1\n")
 
 
 QUERY = b"COPY (SELECT g, repeat('x', g) FROM generate_series(1, 3000) g) TO STDOUT"
@@ -108,7 +110,7 @@ QUERY = b"COPY (SELECT g, repeat('x', g) FROM generate_series(1, 3000) g) TO STD
 @pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
 def way(request, monkeypatch) -> None:
     """Read from the socket, or row by row from libpq, as if the connection were encrypted."""
-    monkeypatch.setattr(copy_out_module, "_encrypted", lambda _: request.param)
+    monkeypatch.setattr(copy_out_module, "is_encrypted", lambda _: request.param)
 
 
 @pytest.mark.usefixtures("way")

@@ -98,6 +98,24 @@ def test_every_value_is_the_stream_s(any_database, tmp_path, form):
         assert len(streamed) > 3
 
 
+def test_values_that_come_in_binary_are_the_stream_s(database, tmp_path):
+    """Arrow files of a table whose types are all read in binary."""
+    names = ["bool", "int2", "int4", "int8", "oid", "float4", "float8", "text", "bpchar", "json", "jsonb"]
+    names += ["uuid", "bytea", "date", "time", "timestamp", "timestamptz"]
+    declared = ", ".join(f"c{place} {name}" for place, name in enumerate(names))
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, {declared}, n numeric(12,2))")
+    database.execute("CREATE PUBLICATION pub FOR TABLE t")
+    slot = database.create_slot()
+    for row in range(max(len(every_type.VALUES[name]) for name in names)):
+        values = [(*every_type.VALUES[name], *[None] * 99)[row] for name in names]
+        casts = ", ".join(f"%s::{name}" for name in names)
+        database.execute(f"INSERT INTO t VALUES (%s, {casts}, %s)", (row, *values, row / 4))
+    for name, out, how in [(new_slot_name(), "snapshot", ONLY), (slot, "stream", NOW)]:
+        command = stream_command(database.uri, name, "-D", tmp_path / out, "--format", "arrow", *how)
+        subprocess.run(command, check=True)
+    assert columns(tmp_path / "snapshot", "R") == columns(tmp_path / "stream", "I")
+
+
 def without_days_that_differ(database) -> None:
     """Remove dates before 1582 and infinite ones: Debezium's own snapshots differ, except in arrays."""
     for place, kind in enumerate(every_type.STREAMED):

@@ -33,7 +33,7 @@ class Session:
         self._begun = begun
         self._fails = fails
 
-    def copy(self, number, _width, _text, stopped):
+    def copy(self, number, _types, _text, stopped, **_how):
         self._begun.append(number)
         for chunk in range(5):
             if number == self._fails and chunk == 1:

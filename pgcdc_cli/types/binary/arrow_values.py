@@ -1,0 +1,262 @@
+"""Convert binary values to Arrow without their text, where a type's send format is close to Arrow's.
+
+Text takes the server longer to print, and a client longer to parse. What Arrow can't hold (infinity, NaN in a
+decimal), and whatever else isn't usual, is left to `text_of` and `to_arrow`, so that both ways give the same
+values. The function named by a type's `pg_type.typsend`, in PostgreSQL's source, defines its send format.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pgcdc_cli.types import kernels
+from pgcdc_cli.types.binary import text_of
+from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
+from pgcdc_cli.types.pg_type import TYPES, PgType
+from pgcdc_cli.types.to_arrow import arrow_type, numeric_precision
+
+EPOCH = 946_684_800_000_000
+"""2000-01-01, from which PostgreSQL counts, in microseconds since 1970-01-01."""
+
+_EPOCH_DAY = EPOCH // kernels.DAY
+_INT32, _INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
+
+
+class Fields(NamedTuple):
+    """The binary values of a column: that of row i is `data[starts[i]:ends[i]]`; `null` marks the NULLs."""
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int32]
+    ends: NDArray[np.int32]
+    null: Booleans | None
+
+    @property
+    def validity(self) -> pa.Buffer | None:
+        return None if self.null is None else kernels.bitmap(~self.null)
+
+    def packed(self) -> pa.BinaryArray:
+        """Copy the values into an array of their own."""
+        return kernels.nulled(kernels.pack(kernels.buffer(self.data), self.starts, self.ends), self.null)
+
+    def numbers(self, code: str, offset: int = 0) -> "NDArray[Any]":
+        """Gather big-endian numbers (`i4`, `u2`, ...) at an offset in each value; any number for a NULL."""
+        dtype = np.dtype(f">{code}")
+        last = len(self.data) - dtype.itemsize
+        at_each_byte: NDArray[Any] = np.ndarray((last + 1,), dtype, self.data.data, strides=(1,))
+        starts = np.minimum(self.starts + np.int32(offset), last)
+        numbers: NDArray[Any] = at_each_byte[starts].astype(code)
+        return numbers
+
+    def words(self, at: NDArray[np.int32]) -> Int64s:
+        """Gather eight bytes at each of these positions, as a big-endian number; zeros follow the data."""
+        last = len(self.data) - 8
+        at_each_byte: Int64s = np.ndarray((last + 1,), ">i8", self.data.data, strides=(1,))
+        beyond = np.maximum(at - last, 0)
+        words: Int64s = at_each_byte[np.minimum(at, last)].astype(np.int64) << 8 * beyond.clip(0, 7)
+        return words
+
+    def have(self, size: int) -> bool:
+        """Whether all values have this many bytes."""
+        right = self.ends - self.starts == size
+        return bool((right if self.null is None else right | self.null).all())
+
+    def zeroed(self, values: "NDArray[Any]") -> "NDArray[Any]":
+        """Set the numbers of NULLs to 0."""
+        return values if self.null is None else np.where(self.null, values.dtype.type(0), values)
+
+
+Reader: TypeAlias = Callable[[Fields], "ArrowArray | None"]
+"""Converts a column; None if that takes its text. Raises ArrowInvalid for invalid UTF-8."""
+
+
+def can_read(types: Sequence[PgType]) -> bool:
+    """Whether `arrow_values` takes columns of all these types."""
+    return all(_reader(pg_type) is not None for pg_type in types)
+
+
+def arrow_values(types: Sequence[PgType], columns: Sequence[Fields]) -> tuple[ArrowArray, ...]:
+    """Convert columns, each with n values (at least one), to their types' Arrow types.
+
+    A column with unusual values becomes wire text, as a binary array, for `to_arrow`; so do all of them if
+    there is invalid UTF-8. Raises MalformedError for a value that is not in the type's send format.
+    """
+    try:
+        return tuple(map(_values, types, columns))
+    except pa.ArrowInvalid:
+        return tuple(map(_text, types, columns))
+
+
+def _values(pg_type: PgType, fields: Fields) -> ArrowArray:
+    read = _reader(pg_type)
+    assert read is not None, pg_type
+    values = read(fields)
+    return _text(pg_type, fields) if values is None else values
+
+
+def _text(pg_type: PgType, fields: Fields) -> pa.BinaryArray:
+    return text_of(pg_type, fields.packed())
+
+
+@cache
+def _reader(pg_type: PgType) -> Reader | None:
+    if pg_type.element is not None:
+        return None
+    if pg_type.category == "enum" or pg_type.sends == "text":
+        return _string
+    if pg_type.oid == _OIDS["numeric"]:
+        return _numeric(pg_type)
+    return _BY_OID.get(pg_type.oid)
+
+
+def _string(fields: Fields) -> ArrowArray:
+    return kernels.convert(fields.packed(), pa.string())
+
+
+def _by_text(_: Fields) -> "ArrowArray | None":
+    """Leave the column to its text; so it doesn't keep the others from being read in binary."""
+    return None
+
+
+def _boolean(fields: Fields) -> "ArrowArray | None":
+    if not fields.have(1):
+        return None
+    bits = kernels.bitmap(fields.numbers("u1") == 1)
+    return pa.Array.from_buffers(pa.bool_(), len(fields.starts), [fields.validity, bits])
+
+
+def _number(code: str, arrow: pa.DataType) -> Reader:
+    """Read numbers of a fixed size; an unsigned one becomes an int64."""
+
+    def read(fields: Fields) -> "ArrowArray | None":
+        if not fields.have(np.dtype(code).itemsize):
+            return None
+        return _array(fields, fields.numbers(code).astype("i8" if code == "u4" else code, copy=False), arrow)
+
+    return read
+
+
+def _array(fields: Fields, values: "NDArray[Any]", arrow: pa.DataType) -> ArrowArray:
+    return pa.Array.from_buffers(arrow, len(values), [fields.validity, kernels.buffer(fields.zeroed(values))])
+
+
+def _date(fields: Fields) -> "ArrowArray | None":
+    if not fields.have(4):
+        return None
+    days = fields.zeroed(fields.numbers("i4"))
+    if days.max() == _INT32.max or days.min() == _INT32.min:
+        return None
+    return _array(fields, days + np.int32(_EPOCH_DAY), pa.date32())
+
+
+def _timestamp(arrow: pa.DataType, fields: Fields) -> "ArrowArray | None":
+    if not fields.have(8):
+        return None
+    micros = fields.zeroed(fields.numbers("i8"))
+    if micros.max() > _INT64.max - EPOCH or micros.min() == _INT64.min:
+        return None
+    return _array(fields, micros + EPOCH, arrow)
+
+
+def _time(fields: Fields) -> "ArrowArray | None":
+    if not fields.have(8):
+        return None
+    micros = fields.zeroed(fields.numbers("i8"))
+    return _array(fields, micros, pa.time64("us")) if micros.max() < kernels.DAY else None
+
+
+_LONGEST = 18
+"""Digits of which every number fits into 64 bits."""
+
+_NEGATIVE = 0x4000
+_POWERS = 10 ** np.arange(_LONGEST + 1, dtype=np.int64)
+_GROUP = 4
+"""Base-10000 digits that are read at a time, and the decimal digits of each."""
+
+_BASE = 10_000
+
+
+def _numeric(pg_type: PgType) -> Reader | None:
+    """Return what reads `numeric(precision, scale)`, if its numbers fit into 64 bits."""
+    declared = numeric_precision(pg_type.typmod)
+    if declared is None or declared.precision > _LONGEST or not 0 <= declared.scale <= declared.precision:
+        return None
+    return partial(_decimals, arrow_type(pg_type), declared.scale)
+
+
+def _decimals(arrow: pa.DataType, scale: int, fields: Fields) -> "ArrowArray | None":
+    """Read `numeric_send`: number of digits, weight of the first, sign, scale, base-10000 digits."""
+    header = fields.zeroed(fields.numbers("i8"))
+    count, weight, sign = header >> 48 & 0xFFFF, header << 16 >> 48, header >> 16 & 0xFFFF
+    fits = (8 + 2 * count == fields.ends - fields.starts) & ((sign == 0) | (sign == _NEGATIVE))
+    if not (fits if fields.null is None else fits | fields.null).all():
+        return None
+    total = np.zeros(len(count), np.int64)
+    for first in range(0, int(count.max()), _GROUP):
+        number = np.clip(count - first, 0, _GROUP)
+        digits = _digits(fields, first, number)
+        part = None if digits is None else _scaled(digits, _GROUP * (weight - first - number + 1) + scale)
+        if part is None:
+            return None
+        total += part
+    total = np.where(sign == _NEGATIVE, -total, total)
+    # A decimal128 is an integer of two words, the lower one first.
+    words = np.stack([total, total >> 63], axis=1)
+    return pa.Array.from_buffers(arrow, len(total), [fields.validity, kernels.buffer(words)])
+
+
+def _digits(fields: Fields, first: int, number: Int64s) -> Int64s | None:
+    """Read a number, at most four, of each value's digits from the one with index `first`."""
+    at = fields.starts + np.int32(8 + 2 * first)
+    words = fields.words(at) >> (16 * (_GROUP - number)).clip(0, 63)
+    words[number == 0] = 0
+    total = np.zeros(len(words), np.int64)
+    for place in range(int(number.max())):
+        digit = words >> 16 * place & 0xFFFF
+        if digit.max() >= _BASE:
+            return None
+        total += digit * _BASE**place
+    return total
+
+
+def _scaled(values: Int64s, power: Int64s) -> Int64s | None:
+    """Multiply by powers of ten; None if one isn't an integer then."""
+    power = np.where(values == 0, 0, power)
+    if power.min() < -_LONGEST or power.max() > _LONGEST:
+        return None
+    if power.min() < 0:
+        values, rest = np.divmod(values, _POWERS[np.maximum(-power, 0)])
+        if rest.any():
+            return None
+    scaled: Int64s = values * _POWERS[np.maximum(power, 0)]
+    return scaled
+
+
+_OIDS = {name: oid for name, _, oid, _ in TYPES}
+_BY_NAME: dict[str, Reader] = {
+    "bool": _boolean,
+    "int2": _number("i2", pa.int16()),
+    "int4": _number("i4", pa.int32()),
+    "int8": _number("i8", pa.int64()),
+    "oid": _number("u4", pa.int64()),
+    "xid": _number("u4", pa.int64()),
+    "cid": _number("u4", pa.int64()),
+    "float4": _number("f4", pa.float32()),
+    "float8": _number("f8", pa.float64()),
+    "text": _string,
+    "varchar": _string,
+    "bpchar": _string,
+    "name": _string,
+    "json": _string,
+    "jsonb": _by_text,
+    "uuid": _by_text,
+    "bytea": _by_text,
+    "date": _date,
+    "time": _time,
+    "timestamp": partial(_timestamp, pa.timestamp("us")),
+    "timestamptz": partial(_timestamp, pa.timestamp("us", "UTC")),
+}
+_BY_OID = {_OIDS[name]: reader for name, reader in _BY_NAME.items()}
