@@ -187,11 +187,11 @@ from pgcdc_cli.stream.snapshot_session import SnapshotSession
 
 copy, calls = SnapshotSession.copy, []
 
-def failing(self, *arguments):
+def failing(self, *arguments, **options):
     calls.append(self)
     if len(calls) == 3:
         raise psycopg.OperationalError("gone")
-    return copy(self, *arguments)
+    return copy(self, *arguments, **options)
 
 SnapshotSession.copy = failing
 sys.exit(main())
