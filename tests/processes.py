@@ -24,7 +24,7 @@ def stream_command(
     return [*PGCDC, "stream", "-d", uri, "-S", slot, *named, *map(str, arguments)]
 
 
-def wait_until(found: Callable[[], Found], seconds: float = 60, *, pause: float = 0.01) -> Found:
+def wait_until(found: Callable[[], Found], seconds: float = 240, *, pause: float = 0.01) -> Found:
     """Call `found` until its answer is true; return the answer."""
     deadline = time.monotonic() + seconds
     while not (answer := found()):

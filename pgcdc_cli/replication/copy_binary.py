@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from psycopg.pq.abc import PGconn
 
 from pgcdc_cli.errors import ErrorKind, MalformedError, PgcdcError
-from pgcdc_cli.replication.copy_out import COPY_DATA, HEAD, lengths_at, rows_from_socket
+from pgcdc_cli.replication.copy_out import BYTES, COPY_DATA, HEAD, lengths_at, rows_from_socket, size_of
 from pgcdc_cli.types.binary.arrow_values import Fields, arrow_values
 from pgcdc_cli.types.kernels import ArrowArray, Int64s
 from pgcdc_cli.types.pg_type import PgType
@@ -50,19 +50,33 @@ class Tuples:
     def find_rows(self, data: NDArray[np.uint8]) -> Int64s:
         """Find the rows as described in `Framing`.
 
-        Every byte that could begin a row's message is one, or lies within another row. If all of them are
-        linked by their messages' lengths, they are the rows; else the links are followed one by one.
+        Every place where a row's message could begin is the beginning of one, or within another row. If all
+        are linked by their messages' lengths, they are the rows; else the links are followed one by one.
         """
         start = 0 if self._begun else self._skip_header(data)
-        begins = start + np.flatnonzero(data[start : -HEAD - _COUNT + 1] == COPY_DATA)
-        counts: NDArray[np.uint16] = np.ndarray((len(data) - 1,), ">u2", data.data, strides=(1,))
-        begins = begins[counts[begins + HEAD] == self._width] if self._begun else begins[:0]
+        if not self._begun or len(data) < start + HEAD or start + size_of(data[start:]) > len(data):
+            return np.full(1, start, np.int64)
+        begins = self._candidates(data, start)
         if not len(begins) or begins[0] != start:
             return np.full(1, start, np.int64)
         ends = begins + 1 + lengths_at(data)[begins]
         if (ends[:-1] != begins[1:]).any():
+            begins, ends = _with_predecessor(begins, ends, len(data))
+        if (ends[:-1] != begins[1:]).any():
             return _linked(start, dict(zip(begins.tolist(), ends.tolist(), strict=True)), len(data))
         return np.append(begins, ends[-1]) if ends[-1] <= len(data) else begins
+
+    def _candidates(self, data: NDArray[np.uint8], start: int) -> Int64s:
+        """Find the places from `start` on that have the tag and the number of columns of a row."""
+        tags = data[start : -HEAD - _COUNT + 1] == COPY_DATA
+        if len(data) > BYTES:
+            # A large value may have the tag everywhere: eight bytes for each place would be too many.
+            tags &= data[start + HEAD : -1] == self._width >> 8
+            tags &= data[start + HEAD + 1 :] == self._width & 0xFF
+        begins = start + np.flatnonzero(tags)
+        counts: NDArray[np.uint16] = np.ndarray((len(data) - 1,), ">u2", data.data, strides=(1,))
+        candidates: Int64s = begins[counts[begins + HEAD] == self._width]
+        return candidates
 
     def _skip_header(self, data: NDArray[np.uint8]) -> int:
         """Make the first row's message one of its own: the header is before it, in the same message.
@@ -72,13 +86,22 @@ class Tuples:
         end = HEAD + len(_FILE_HEADER)
         if len(data) < end or data[0] != COPY_DATA:
             return 0
-        if data[HEAD:end].tobytes() != _FILE_HEADER:
+        if data[HEAD:end].tobytes() != _FILE_HEADER or size_of(data) < end:
             raise _undecodable("it does not begin with the header of the binary format")
         self._begun = True
         start = len(_FILE_HEADER)
         data[start:end] = data[:HEAD]
         lengths_at(data)[start] -= start
         return start
+
+
+def _with_predecessor(begins: Int64s, ends: Int64s, size: int) -> tuple[Int64s, Int64s]:
+    """Leave out all but the first place that are not where another's message ends: most that are no rows."""
+    follows = np.zeros(size + 1, np.bool_)
+    follows[ends[ends <= size]] = True
+    follows[begins[0]] = True
+    kept = follows[begins]
+    return begins[kept], ends[kept]
 
 
 def _linked(start: int, ends: dict[int, int], size: int) -> Int64s:
@@ -105,6 +128,8 @@ def _fields(data: NDArray[np.uint8], edges: Int64s, width: int) -> Iterator[Fiel
         length = lengths[np.minimum(position, last)].astype(np.int32)
         starts = position + np.int32(4)
         null = length < 0 if length.min() < 0 else None
+        if null is not None and length.min() < -1:
+            raise _undecodable("a value has a negative length")
         position = starts + (length if null is None else np.maximum(length, np.int32(0)))
         # An overflow is negative, and a large number when unsigned.
         if position.view(np.uint32).max() > edges[-1]:

@@ -1,4 +1,4 @@
-"""Read the rows of COPY ... TO STDOUT, many at a time, and divide them into columns of text.
+"""Read the rows of COPY ... TO STDOUT, many at a time, and divide those in the text format into columns.
 
 libpq returns rows one by one, which alone takes longer than the server needs to send them. So this module
 reads the connection's socket itself, and finds all rows in what has arrived at once. libpq is idle meanwhile,
@@ -6,7 +6,8 @@ and its state stays valid. Over an encrypted connection only libpq can read; the
 thing done per row. PostgreSQL manual, "Message Formats" and "COPY Operations"; libpq manual, "Functions
 Associated with the COPY Command".
 
-A tab or newline in the bytes always ends a value: those within values are escaped (COPY, "Text Format").
+In the text format a tab or newline always ends a value: those within values are escaped (COPY, "Text
+Format"). `copy_binary.py` divides rows in the binary format.
 """
 
 import os
@@ -140,8 +141,14 @@ class _Incoming:
         return 0
 
     def keep(self, begun: NDArray[np.uint8]) -> None:
-        """Keep the beginning of a message, in front of what is received next."""
-        needed = _size(begun) if len(begun) >= HEAD else HEAD
+        """Keep the beginning of a message, in front of what is received next.
+
+        Raises PROTOCOL for one of 2**31 bytes or more: no server sends that.
+        """
+        needed = size_of(begun) if len(begun) >= HEAD else HEAD
+        if needed > kernels.INT32_MAX:
+            message = f"could not decode the rows of a COPY: a message has {needed} bytes"
+            raise PgcdcError(ErrorKind.PROTOCOL, message)
         begun = begun.copy()
         if needed > len(self._buffer):
             self._buffer = np.empty(needed, np.uint8)
@@ -157,7 +164,7 @@ def _rows(incoming: _Incoming, framing: Framing) -> Iterator[tuple[NDArray[np.ui
             for start in range(0, len(edges) - 1, ROWS):
                 yield data, edges[start : start + ROWS + 1]
             data = data[edges[-1] :]
-            size = _size(data) if len(data) >= HEAD else HEAD
+            size = size_of(data) if len(data) >= HEAD else HEAD
             if len(data) < size:
                 break
             tag = int(data[0])
@@ -195,7 +202,7 @@ def lengths_at(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
     return np.ndarray((len(data) - 4,), ">u4", data.data, 1, strides=(1,))
 
 
-def _size(message: NDArray[np.uint8]) -> int:
+def size_of(message: NDArray[np.uint8]) -> int:
     """Return the size in bytes of a message, given its head."""
     return 1 + int.from_bytes(message[1:HEAD].tobytes())
 

@@ -1,6 +1,7 @@
 """Rows of a COPY in binary have the values that they have in text, and damaged ones are refused."""
 
 import re
+import tracemalloc
 from contextlib import closing, suppress
 from itertools import pairwise
 
@@ -71,6 +72,8 @@ def test_rows_are_found_however_they_come_and_wherever_the_header_is(some, piece
         (message(HEADER + row(b"1")), "one is not a row"),
         (message(row(b"1", b"2")) * 9, "does not begin with the header"),
         (message(HEADER[:-1] + b"\1" + row(b"1", b"2")), "does not begin with the header"),
+        (b"d\0\0\0\5" + HEADER + row(b"1", b"2"), "does not begin with the header"),
+        (message(HEADER) + b"d" + b"\xff" * 4, "a message has 4294967296 bytes"),
     ],
 )
 def test_what_is_no_row_is_refused_rather_than_left_out(sent, reason):
@@ -98,7 +101,7 @@ def test_a_damaged_row_is_an_error_or_another_value_but_no_other_error(at, byte)
     with suppress(PgcdcError):
         for column in columns([bytes(data[:first]), bytes(data[first:])]):
             assert len(column) == 2
-            column.validate(full=not pa.types.is_decimal(column.type))
+            column.validate(full=True)
 
 
 def test_a_row_that_is_cut_anywhere_is_refused():
@@ -177,15 +180,66 @@ def test_values_are_read_without_their_text_where_nothing_is_unusual(session):
     assert [column.null_count for column in columns] == [1] * len(types)
 
 
-def test_invalid_utf_8_makes_text_of_all_columns(encoded):
+@pytest.mark.parametrize("name", ["text", "varchar", "bpchar", "name", "json", "jsonb"])
+def test_invalid_utf_8_makes_text_of_all_columns(encoded, name):
     """So that the error can name the row by its key."""
     database = encoded("SQL_ASCII")
     with closing(SnapshotSession(database.uri)) as session:
-        query = sql.SQL(r"SELECT 7, E'\xff'")
+        query = sql.SQL(rf"""SELECT 7, E'"\xff"'::{name}""")
+        types = [INT4, type_of(session, name)]
         text = DatabaseText.of("SQL_ASCII", None, "stop")
-        [(_, columns)] = session.copy(query, [INT4, TEXT], text, lambda: False, typed=True)
+        [(_, columns)] = session.copy(query, types, text, lambda: False, typed=True)
     assert [column.type for column in columns] == [pa.binary()] * 2
-    assert [column.to_pylist() for column in columns] == [[b"7"], [b"\xff"]]
+    assert [column.to_pylist() for column in columns] == [[b"7"], [b'"\xff"']]
+
+
+def test_a_nan_has_the_bits_of_the_text_s(session):
+    for name in ["float4", "float8"]:
+        query = f"SELECT -'NaN'::{name} UNION ALL SELECT 'Infinity'::{name} - 'Infinity'"
+        pg_type = type_of(session, name)
+        bits = [typed(session, query, pg_type, binary=way)[0].values.buffers()[1] for way in (True, False)]
+        assert bits[0].to_pybytes() == bits[1].to_pybytes()
+
+
+def numeric_bytes(digits: list[int], weight: int) -> bytes:
+    return b"".join(number.to_bytes(2) for number in (len(digits), weight, 0, 0, *digits))
+
+
+@pytest.mark.parametrize("digits", [[123, 4567], [1000], [9999] * 5, [1234, 5678, 9012, 3456, 7890]])
+def test_a_numeric_beyond_its_precision_is_left_to_its_text(digits):
+    """A server stores none, but a catalog that was tampered with may say so."""
+    wire = message(row(numeric_bytes(digits, len(digits) - 1)))
+    [column] = binary_columns(np.frombuffer(wire, np.uint8), np.array([0, len(wire)]), [NUMERIC_5_2])
+    assert column.type == pa.binary()
+    assert column.to_pylist() == [b"".join(b"%04d" % digit for digit in digits).lstrip(b"0")]
+
+
+def test_values_that_look_like_rows_are_told_from_them_at_once(monkeypatch):
+    """Of 8 columns, a text with `d` third from its end looks like a row, as a value of 8 bytes follows it."""
+    monkeypatch.delattr("pgcdc_cli.replication.copy_binary._linked")
+    some = [row(number.to_bytes(8), b"abcd%02d" % (number % 100), *[bytes(8)] * 6) for number in range(500)]
+    data = b"".join(map(message, some))
+    edges = begun(8).find_rows(np.frombuffer(data, np.uint8))
+    assert [data[start:end] for start, end in pairwise(edges)] == list(map(message, some))
+
+
+def test_a_large_value_takes_little_more_memory_than_its_own():
+    wire = np.frombuffer(message(row(b"d" * 20_000_000)), np.uint8)
+    tracemalloc.start()
+    try:
+        tuples = begun(1)
+        assert tuples.find_rows(wire[:-1]).tolist() == [0]
+        assert tuples.find_rows(wire).tolist() == [0, len(wire)]
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(wire)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_stop_ends_the_wait_for_rows(database):
+    stop = iter([False] * 20)
+    query = sql.SQL("SELECT g FROM generate_series(1, 100) g UNION ALL SELECT 1 FROM pg_sleep(3600)")
+    with closing(SnapshotSession(database.uri)) as session, pytest.raises(KeyboardInterrupt):
+        list(session.copy(query, [INT4], STRICT, lambda: next(stop, True), typed=True))
 
 
 def test_an_encrypted_connection_is_read_as_text(session, monkeypatch):

@@ -21,6 +21,8 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.stream.snapshot_rows import SlotSnapshot, Snapshot
 from pgcdc_cli.stream.snapshot_session import SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import WantedRows, find_tables
+from pgcdc_cli.types.binary.arrow_values import can_read
+from pgcdc_cli.types.pg_type import TYPES, builtin
 
 DEBEZIUM = (
     *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "snapshot.mode=initial"),
@@ -102,14 +104,18 @@ def test_values_that_come_in_binary_are_the_stream_s(database, tmp_path):
     """Arrow files of a table whose types are all read in binary."""
     names = ["bool", "int2", "int4", "int8", "oid", "float4", "float8", "text", "bpchar", "json", "jsonb"]
     names += ["uuid", "bytea", "date", "time", "timestamp", "timestamptz"]
+    oids = {name: oid for name, _, oid, _ in TYPES}
+    assert can_read([builtin(oids[name], -1) for name in names])
     declared = ", ".join(f"c{place} {name}" for place, name in enumerate(names))
-    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, {declared}, n numeric(12,2))")
-    database.execute("CREATE PUBLICATION pub FOR TABLE t")
+    for table in ("t", "usual"):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, {declared}, n numeric(12,2))")
+    database.execute("CREATE PUBLICATION pub FOR TABLE t, usual")
     slot = database.create_slot()
     for row in range(max(len(every_type.VALUES[name]) for name in names)):
         values = [(*every_type.VALUES[name], *[None] * 99)[row] for name in names]
         casts = ", ".join(f"%s::{name}" for name in names)
         database.execute(f"INSERT INTO t VALUES (%s, {casts}, %s)", (row, *values, row / 4))
+    database.execute("INSERT INTO usual SELECT * FROM t WHERE id = 1")
     for name, out, how in [(new_slot_name(), "snapshot", ONLY), (slot, "stream", NOW)]:
         command = stream_command(database.uri, name, "-D", tmp_path / out, "--format", "arrow", *how)
         subprocess.run(command, check=True)

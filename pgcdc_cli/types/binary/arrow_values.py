@@ -6,23 +6,21 @@ values. The function named by a type's `pg_type.typsend`, in PostgreSQL's source
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary import text_of
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.pg_type import TYPES, PgType
-from pgcdc_cli.types.to_arrow import arrow_type, numeric_precision
+from pgcdc_cli.types.to_arrow import numeric_precision
 
-EPOCH = 946_684_800_000_000
-"""2000-01-01, from which PostgreSQL counts, in microseconds since 1970-01-01."""
-
-_EPOCH_DAY = EPOCH // kernels.DAY
+_EPOCH_DAY = POSTGRES_EPOCH // kernels.DAY
 _INT32, _INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
 
 
@@ -52,7 +50,10 @@ class Fields(NamedTuple):
         return numbers
 
     def words(self, at: NDArray[np.int32]) -> Int64s:
-        """Gather eight bytes at each of these positions, as a big-endian number; zeros follow the data."""
+        """Gather eight bytes at each of these positions, as a big-endian number; zeros follow the data.
+
+        A position that isn't in the data gives any number.
+        """
         last = len(self.data) - 8
         at_each_byte: Int64s = np.ndarray((last + 1,), ">i8", self.data.data, strides=(1,))
         beyond = np.maximum(at - last, 0)
@@ -101,7 +102,6 @@ def _text(pg_type: PgType, fields: Fields) -> pa.BinaryArray:
     return text_of(pg_type, fields.packed())
 
 
-@cache
 def _reader(pg_type: PgType) -> Reader | None:
     if pg_type.element is not None:
         return None
@@ -114,6 +114,15 @@ def _reader(pg_type: PgType) -> Reader | None:
 
 def _string(fields: Fields) -> ArrowArray:
     return kernels.convert(fields.packed(), pa.string())
+
+
+def _jsonb(fields: Fields) -> "ArrowArray | None":
+    """Read `jsonb_send`: a version, 1, and the text."""
+    there = fields.ends > fields.starts
+    versioned = there & (fields.numbers("u1") == 1)
+    if not (versioned if fields.null is None else versioned | fields.null).all():
+        return None
+    return _string(fields._replace(starts=fields.starts + there))
 
 
 def _by_text(_: Fields) -> "ArrowArray | None":
@@ -134,7 +143,11 @@ def _number(code: str, arrow: pa.DataType) -> Reader:
     def read(fields: Fields) -> "ArrowArray | None":
         if not fields.have(np.dtype(code).itemsize):
             return None
-        return _array(fields, fields.numbers(code).astype("i8" if code == "u4" else code, copy=False), arrow)
+        numbers = fields.numbers(code).astype("i8" if code == "u4" else code, copy=False)
+        if code[0] == "f":
+            # Text has one NaN, binary any.
+            numbers[np.isnan(numbers)] = np.nan
+        return _array(fields, numbers, arrow)
 
     return read
 
@@ -147,7 +160,7 @@ def _date(fields: Fields) -> "ArrowArray | None":
     if not fields.have(4):
         return None
     days = fields.zeroed(fields.numbers("i4"))
-    if days.max() == _INT32.max or days.min() == _INT32.min:
+    if days.max() > _INT32.max - _EPOCH_DAY or days.min() == _INT32.min:
         return None
     return _array(fields, days + np.int32(_EPOCH_DAY), pa.date32())
 
@@ -156,20 +169,21 @@ def _timestamp(arrow: pa.DataType, fields: Fields) -> "ArrowArray | None":
     if not fields.have(8):
         return None
     micros = fields.zeroed(fields.numbers("i8"))
-    if micros.max() > _INT64.max - EPOCH or micros.min() == _INT64.min:
+    if micros.max() > _INT64.max - POSTGRES_EPOCH or micros.min() == _INT64.min:
         return None
-    return _array(fields, micros + EPOCH, arrow)
+    return _array(fields, micros + POSTGRES_EPOCH, arrow)
 
 
 def _time(fields: Fields) -> "ArrowArray | None":
     if not fields.have(8):
         return None
     micros = fields.zeroed(fields.numbers("i8"))
-    return _array(fields, micros, pa.time64("us")) if micros.max() < kernels.DAY else None
+    is_time = micros.min() >= 0 and micros.max() < kernels.DAY
+    return _array(fields, micros, pa.time64("us")) if is_time else None
 
 
 _LONGEST = 18
-"""Digits of which every number fits into 64 bits."""
+"""Digits of which any three numbers together fit into 64 bits."""
 
 _NEGATIVE = 0x4000
 _POWERS = 10 ** np.arange(_LONGEST + 1, dtype=np.int64)
@@ -184,10 +198,10 @@ def _numeric(pg_type: PgType) -> Reader | None:
     declared = numeric_precision(pg_type.typmod)
     if declared is None or declared.precision > _LONGEST or not 0 <= declared.scale <= declared.precision:
         return None
-    return partial(_decimals, arrow_type(pg_type), declared.scale)
+    return partial(_decimals, pa.decimal128(*declared))
 
 
-def _decimals(arrow: pa.DataType, scale: int, fields: Fields) -> "ArrowArray | None":
+def _decimals(arrow: pa.Decimal128Type, fields: Fields) -> "ArrowArray | None":
     """Read `numeric_send`: number of digits, weight of the first, sign, scale, base-10000 digits."""
     header = fields.zeroed(fields.numbers("i8"))
     count, weight, sign = header >> 48 & 0xFFFF, header << 16 >> 48, header >> 16 & 0xFFFF
@@ -197,11 +211,14 @@ def _decimals(arrow: pa.DataType, scale: int, fields: Fields) -> "ArrowArray | N
     total = np.zeros(len(count), np.int64)
     for first in range(0, int(count.max()), _GROUP):
         number = np.clip(count - first, 0, _GROUP)
+        power = _GROUP * (weight - first - number + 1) + arrow.scale
         digits = _digits(fields, first, number)
-        part = None if digits is None else _scaled(digits, _GROUP * (weight - first - number + 1) + scale)
-        if part is None:
+        scaled = None if digits is None else _scaled(digits, power)
+        if scaled is None:
             return None
-        total += part
+        total += scaled
+    if total.max() >= _POWERS[arrow.precision]:
+        return None
     total = np.where(sign == _NEGATIVE, -total, total)
     # A decimal128 is an integer of two words, the lower one first.
     words = np.stack([total, total >> 63], axis=1)
@@ -223,7 +240,7 @@ def _digits(fields: Fields, first: int, number: Int64s) -> Int64s | None:
 
 
 def _scaled(values: Int64s, power: Int64s) -> Int64s | None:
-    """Multiply by powers of ten; None if one isn't an integer then."""
+    """Multiply by powers of ten; None if one isn't an integer then, or is too large."""
     power = np.where(values == 0, 0, power)
     if power.min() < -_LONGEST or power.max() > _LONGEST:
         return None
@@ -231,8 +248,9 @@ def _scaled(values: Int64s, power: Int64s) -> Int64s | None:
         values, rest = np.divmod(values, _POWERS[np.maximum(-power, 0)])
         if rest.any():
             return None
-    scaled: Int64s = values * _POWERS[np.maximum(power, 0)]
-    return scaled
+    factors = _POWERS[np.maximum(power, 0)]
+    # So the sum of three such parts is less than 2**63.
+    return values * factors if (values < _POWERS[_LONGEST] // factors).all() else None
 
 
 _OIDS = {name: oid for name, _, oid, _ in TYPES}
@@ -251,7 +269,7 @@ _BY_NAME: dict[str, Reader] = {
     "bpchar": _string,
     "name": _string,
     "json": _string,
-    "jsonb": _by_text,
+    "jsonb": _jsonb,
     "uuid": _by_text,
     "bytea": _by_text,
     "date": _date,
