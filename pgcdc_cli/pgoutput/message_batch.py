@@ -160,7 +160,7 @@ def as_buffer(values: NDArray[np.int32] | NDArray[np.uint8]) -> pa.Buffer:
 
 
 def _words(data: bytes) -> Int64s:
-    return np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
+    return kernels.at_each_byte(data, "i8")
 
 
 def tag_mask(*tags: Tag) -> NDArray[np.bool_]:

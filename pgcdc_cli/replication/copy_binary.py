@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from psycopg.pq.abc import PGconn
 
-from pgcdc_cli.errors import ErrorKind, MalformedError, PgcdcError
-from pgcdc_cli.replication.copy_out import BYTES, COPY_DATA, HEAD, lengths_at, rows_from_socket, size_of
+from pgcdc_cli.errors import MalformedError
+from pgcdc_cli.replication.copy_out import (
+    BYTES,
+    COPY_DATA,
+    HEAD,
+    lengths_at,
+    rows_from_socket,
+    size_of,
+    undecodable,
+)
+from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary.arrow_values import Fields, arrow_values
 from pgcdc_cli.types.kernels import ArrowArray, Int64s
 from pgcdc_cli.types.pg_type import PgType
@@ -74,8 +83,8 @@ class Tuples:
             tags &= data[start + HEAD : -1] == self._width >> 8
             tags &= data[start + HEAD + 1 :] == self._width & 0xFF
         begins = start + np.flatnonzero(tags)
-        counts: NDArray[np.uint16] = np.ndarray((len(data) - 1,), ">u2", data.data, strides=(1,))
-        candidates: Int64s = begins[counts[begins + HEAD] == self._width]
+        counts = kernels.at_each_byte(data, "u2")[begins + HEAD]
+        candidates: Int64s = begins[counts == self._width]
         return candidates
 
     def _skip_header(self, data: NDArray[np.uint8]) -> int:
@@ -87,7 +96,7 @@ class Tuples:
         if len(data) < end or data[0] != COPY_DATA:
             return 0
         if data[HEAD:end].tobytes() != _FILE_HEADER or size_of(data) < end:
-            raise _undecodable("it does not begin with the header of the binary format")
+            raise undecodable("it does not begin with the header of the binary format")
         self._begun = True
         start = len(_FILE_HEADER)
         data[start:end] = data[:HEAD]
@@ -116,11 +125,11 @@ def binary_columns(data: NDArray[np.uint8], edges: Int64s, types: Sequence[PgTyp
     try:
         return arrow_values(types, list(_fields(data, edges, len(types))))
     except MalformedError as error:
-        raise _undecodable(f"a value is not in its type's format: {error.reason}") from None
+        raise undecodable(f"a value is not in its type's format: {error.reason}") from None
 
 
 def _fields(data: NDArray[np.uint8], edges: Int64s, width: int) -> Iterator[Fields]:
-    lengths: NDArray[np.int32] = np.ndarray((len(data) - 3,), ">i4", data.data, strides=(1,))
+    lengths = kernels.at_each_byte(data, "i4")
     position = edges[:-1].astype(np.int32) + np.int32(HEAD + _COUNT)
     last = np.int32(len(lengths) - 1)
     for _ in range(width):
@@ -129,15 +138,11 @@ def _fields(data: NDArray[np.uint8], edges: Int64s, width: int) -> Iterator[Fiel
         starts = position + np.int32(4)
         null = length < 0 if length.min() < 0 else None
         if null is not None and length.min() < -1:
-            raise _undecodable("a value has a negative length")
+            raise undecodable("a value has a negative length")
         position = starts + (length if null is None else np.maximum(length, np.int32(0)))
         # An overflow is negative, and a large number when unsigned.
         if position.view(np.uint32).max() > edges[-1]:
-            raise _undecodable("a value goes beyond its row")
+            raise undecodable("a value goes beyond its row")
         yield Fields(data, starts, position, null)
     if (position != edges[1:]).any():
-        raise _undecodable("a value goes beyond its row")
-
-
-def _undecodable(reason: str) -> PgcdcError:
-    return PgcdcError(ErrorKind.PROTOCOL, f"could not decode the rows of a COPY: {reason}")
+        raise undecodable("a value goes beyond its row")

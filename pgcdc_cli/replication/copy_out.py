@@ -147,8 +147,7 @@ class _Incoming:
         """
         needed = size_of(begun) if len(begun) >= HEAD else HEAD
         if needed > kernels.INT32_MAX:
-            message = f"could not decode the rows of a COPY: a message has {needed} bytes"
-            raise PgcdcError(ErrorKind.PROTOCOL, message)
+            raise undecodable(f"a message has {needed} bytes")
         begun = begun.copy()
         if needed > len(self._buffer):
             self._buffer = np.empty(needed, np.uint8)
@@ -171,7 +170,7 @@ def _rows(incoming: _Incoming, framing: Framing) -> Iterator[tuple[NDArray[np.ui
             if tag == _ERROR:
                 raise _error(data[HEAD:size].tobytes())
             if tag == COPY_DATA and data[HEAD:size].tobytes() not in framing.others:
-                raise PgcdcError(ErrorKind.PROTOCOL, "could not decode the rows of a COPY: one is not a row")
+                raise undecodable("one is not a row")
             data = data[size:]
         incoming.keep(data)
 
@@ -199,7 +198,12 @@ class Lines:
 
 def lengths_at(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """View `data` as the lengths of messages, one that would begin at each byte."""
-    return np.ndarray((len(data) - 4,), ">u4", data.data, 1, strides=(1,))
+    return kernels.at_each_byte(data[1:], "u4")
+
+
+def undecodable(reason: str) -> PgcdcError:
+    """Make the error for rows that can't be decoded."""
+    return PgcdcError(ErrorKind.PROTOCOL, f"could not decode the rows of a COPY: {reason}")
 
 
 def size_of(message: NDArray[np.uint8]) -> int:
@@ -306,8 +310,7 @@ def _values(data: NDArray[np.uint8], width: int) -> _Values:
     found = np.flatnonzero(data - np.uint8(_TAB) <= _NEWLINE - _TAB)
     ends_row = data[found] == _NEWLINE
     if len(found) % width or not ends_row[width - 1 :: width].all() or ends_row.sum() * width != len(found):
-        message = f"could not decode the rows of a COPY: they do not have {width} columns"
-        raise PgcdcError(ErrorKind.PROTOCOL, message)
+        raise undecodable(f"they do not have {width} columns")
     ends = np.ascontiguousarray(found.reshape(-1, width).T, np.int32)
     starts = np.empty_like(ends)
     starts[1:] = ends[:-1] + 1

@@ -53,17 +53,12 @@ class InitialSnapshot:
     def export(self, conninfo: str) -> SlotSnapshot:
         """Take the snapshot; the caller closes it."""
         with self._signals.interruptible():
-            exported = SlotSnapshot(conninfo, self._to_lock)
-        if self._start.slot_to_come:
-            try:
-                exported.check_free_slot(self._settings.slot)
-            except BaseException:
-                exported.close()
-                raise
-        return exported
+            return SlotSnapshot(conninfo, self._to_lock)
 
     def write(self, exported: SlotSnapshot, describe: Describe, encoding: Format, mender: TextMender) -> None:
         """Write the rows; they are durable on return. Raises TIMEOUT if time is up before."""
+        if self._start.slot_to_come:
+            exported.check_free_slot(self._settings.slot)
         try:
             tables = self._find_tables(exported, describe)
             self._write(tables, exported, encoding, mender)

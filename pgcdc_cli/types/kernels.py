@@ -152,6 +152,12 @@ def as_binary(column: ArrowArray) -> pa.BinaryArray:
     return cast("pa.BinaryArray", convert(column, pa.binary()))
 
 
+def at_each_byte(data: bytes | NDArray[np.uint8], code: str) -> NDArray[Any]:
+    """View bytes as big-endian numbers (`i8`, `u2`, ...), one that would begin at each byte."""
+    dtype = np.dtype(f">{code}")
+    return np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, strides=(1,))
+
+
 def buffer(array: NDArray[np.generic]) -> pa.Buffer:
     return pa.py_buffer(np.ascontiguousarray(array).data)
 

@@ -18,7 +18,7 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary import text_of
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.pg_type import TYPES, PgType
-from pgcdc_cli.types.to_arrow import numeric_precision
+from pgcdc_cli.types.to_arrow import arrow_type
 
 _EPOCH_DAY = POSTGRES_EPOCH // kernels.DAY
 _INT32, _INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
@@ -40,13 +40,10 @@ class Fields(NamedTuple):
         """Copy the values into an array of their own."""
         return kernels.nulled(kernels.pack(kernels.buffer(self.data), self.starts, self.ends), self.null)
 
-    def numbers(self, code: str, offset: int = 0) -> "NDArray[Any]":
-        """Gather big-endian numbers (`i4`, `u2`, ...) at an offset in each value; any number for a NULL."""
-        dtype = np.dtype(f">{code}")
-        last = len(self.data) - dtype.itemsize
-        at_each_byte: NDArray[Any] = np.ndarray((last + 1,), dtype, self.data.data, strides=(1,))
-        starts = np.minimum(self.starts + np.int32(offset), last)
-        numbers: NDArray[Any] = at_each_byte[starts].astype(code)
+    def numbers(self, code: str) -> "NDArray[Any]":
+        """Gather big-endian numbers (`i4`, `u2`, ...) at the start of each value; any number for a NULL."""
+        there = kernels.at_each_byte(self.data, code)
+        numbers: NDArray[Any] = there[np.minimum(self.starts, len(there) - 1)].astype(code)
         return numbers
 
     def words(self, at: NDArray[np.int32]) -> Int64s:
@@ -54,16 +51,18 @@ class Fields(NamedTuple):
 
         A position that isn't in the data gives any number.
         """
-        last = len(self.data) - 8
-        at_each_byte: Int64s = np.ndarray((last + 1,), ">i8", self.data.data, strides=(1,))
-        beyond = np.maximum(at - last, 0)
-        words: Int64s = at_each_byte[np.minimum(at, last)].astype(np.int64) << 8 * beyond.clip(0, 7)
+        there = kernels.at_each_byte(self.data, "i8")
+        last = len(there) - 1
+        words: Int64s = there[np.minimum(at, last)].astype(np.int64) << 8 * (at - last).clip(0, 7)
         return words
 
     def have(self, size: int) -> bool:
         """Whether all values have this many bytes."""
-        right = self.ends - self.starts == size
-        return bool((right if self.null is None else right | self.null).all())
+        return self.all(self.ends - self.starts == size)
+
+    def all(self, good: Booleans) -> bool:
+        """Whether this holds for all values; of a NULL it needn't."""
+        return bool((good if self.null is None else good | self.null).all())
 
     def zeroed(self, values: "NDArray[Any]") -> "NDArray[Any]":
         """Set the numbers of NULLs to 0."""
@@ -119,8 +118,7 @@ def _string(fields: Fields) -> ArrowArray:
 def _jsonb(fields: Fields) -> "ArrowArray | None":
     """Read `jsonb_send`: a version, 1, and the text."""
     there = fields.ends > fields.starts
-    versioned = there & (fields.numbers("u1") == 1)
-    if not (versioned if fields.null is None else versioned | fields.null).all():
+    if not fields.all(there & (fields.numbers("u1") == 1)):
         return None
     return _string(fields._replace(starts=fields.starts + there))
 
@@ -194,11 +192,11 @@ _BASE = 10_000
 
 
 def _numeric(pg_type: PgType) -> Reader | None:
-    """Return what reads `numeric(precision, scale)`, if its numbers fit into 64 bits."""
-    declared = numeric_precision(pg_type.typmod)
-    if declared is None or declared.precision > _LONGEST or not 0 <= declared.scale <= declared.precision:
+    """Return what reads a numeric whose Arrow type is a decimal that fits into 64 bits."""
+    arrow = arrow_type(pg_type)
+    if not isinstance(arrow, pa.Decimal128Type) or arrow.precision > _LONGEST:
         return None
-    return partial(_decimals, pa.decimal128(*declared))
+    return partial(_decimals, arrow)
 
 
 def _decimals(arrow: pa.Decimal128Type, fields: Fields) -> "ArrowArray | None":
@@ -206,7 +204,7 @@ def _decimals(arrow: pa.Decimal128Type, fields: Fields) -> "ArrowArray | None":
     header = fields.zeroed(fields.numbers("i8"))
     count, weight, sign = header >> 48 & 0xFFFF, header << 16 >> 48, header >> 16 & 0xFFFF
     fits = (8 + 2 * count == fields.ends - fields.starts) & ((sign == 0) | (sign == _NEGATIVE))
-    if not (fits if fields.null is None else fits | fields.null).all():
+    if not fields.all(fits):
         return None
     total = np.zeros(len(count), np.int64)
     for first in range(0, int(count.max()), _GROUP):

@@ -108,12 +108,11 @@ def big_endian(values: Bytes, code: str) -> NDArray[Any]:
 
 def numbers_at(data: Bytes, positions: Int64s, ends: Int64s, code: str) -> Int64s:
     """Gather numbers at any positions. Raises MalformedError if one goes beyond its end."""
-    size = np.dtype(code).itemsize
-    require(positions + size <= ends, "it is cut short")
+    require(positions + np.dtype(code).itemsize <= ends, "it is cut short")
     if not len(positions):
         return np.empty(0, np.int64)
-    words: Integers = np.ndarray((len(data) - size + 1,), f">{code}", data, strides=(1,))
-    return words[positions].astype(np.int64)
+    numbers: Int64s = kernels.at_each_byte(data, code)[positions].astype(np.int64)
+    return numbers
 
 
 def slices(values: Packed, starts: Int64s, lengths: Int64s) -> Packed:

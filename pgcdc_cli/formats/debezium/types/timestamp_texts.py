@@ -46,5 +46,5 @@ def all_since_1583(column: pa.BinaryArray) -> bool:
         starts, lengths = starts[lengths > 0], lengths[lengths > 0]
     if not len(data) or lengths.min() < _LENGTH or data.max() >= ord("B"):
         return False
-    years = np.ndarray((len(data) - 3,), ">u4", data.data, strides=(1,))[starts]
+    years = kernels.at_each_byte(data, "u4")[starts]
     return bool((years >= int.from_bytes(b"1583")).all())
