@@ -81,7 +81,7 @@ class Directory:
 
     def segment(self, changes: Iterable[tuple[TableSchema, Sequence[Change]]]) -> None:
         """Write each table's changes as a file of the next segment, and add the manifest's line."""
-        number = len(self.lines) + 1
+        number = self.lines[-1]["segment"] + 1 if self.lines else 1
         written = [file for table, some in changes if some for file in self._files(number, table, some)]
         last = max((change.commit_lsn for _, some in changes for change in some), default=number)
         self.lines.append(

@@ -14,7 +14,7 @@ from executables import executable
 from merge_directories import Directory, merge_into, merged_rows
 from merge_histories import TEXT, pg_type, table_schema
 from merge_notes import COLUMNS, ONE, TWO, insert
-from merge_oracle import Change
+from merge_oracle import Change, update
 from processes import wait_until
 from pyspark.sql import SparkSession
 from test_spark_command import SUMMARY, command
@@ -103,6 +103,19 @@ def test_few_rows_and_a_small_table_take_few_jobs(
         jobs.append(scheduler.numTotalJobs() - before)
     assert jobs[2] < jobs[1]
     assert sorted(merged_rows(spark, warehouse, ONE)) == [("10",), ("20",), ("30",)]
+
+
+def test_merges_keep_no_rows_in_memory(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
+    """Neither a merge that follows rows from key to key, nor one that a missing value stops."""
+    kept = spark.sparkContext._jsc.getPersistentRDDs
+    keys = [update(20 + id_, {"id": f"{id_}"}, id=f"{id_ + 1}", unsent="note") for id_ in (1, 2)]
+    lost = update(40, id="9", unsent="note")
+    for changes in ([insert(10, 1)], keys, [lost]):
+        directory.segment([(ONE, changes)])
+        before = set(kept())
+        merge_into(spark, directory, warehouse)
+        assert set(kept()) <= before
+    assert merged_rows(spark, warehouse, ONE) == {("3",): {"id": "3", "note": "new"}}
 
 
 @pytest.mark.parametrize("lake", ["delta", "iceberg"])

@@ -15,6 +15,7 @@ from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.types.pg_type import PgType
 
 INT2, INT8, FLOAT4, FLOAT8 = 21, 20, 700, 701
+BPCHAR, VARCHAR, TIMESTAMP = 1042, 1043, 1114
 ID = {"id": pg_type(INT4)}
 NOTE = {"note": pg_type(TEXT)}
 TOAST = frozenset({"note"})
@@ -216,6 +217,43 @@ def test_what_cannot_be_followed_stops_its_table(spark: SparkSession, tmp_path: 
             assert name == "case" or ('see "schemas/' in problem and "change its type back, or merge" in hint)
         assert 'column "v" of the row (id) = (1) was not sent (unchanged TOAST)' in problems.pop("toast")[0]
         assert problems == {}
+
+
+CONVERTED = {
+    "blanks": (pg_type(BPCHAR, 8), pg_type(TEXT), ("1   ", "1")),
+    "longer": (pg_type(BPCHAR, 8), pg_type(BPCHAR, 10), ("1   ", "1     ")),
+    "rounded": (pg_type(TIMESTAMP), pg_type(TIMESTAMP, 0), ("2024-01-01 00:00:00.4", "2024-01-01 00:00:00")),
+    "scaled": (numeric(40, 1), numeric(40, 2), ("1.5", "1.50")),
+}
+"""Types of a key before and after ALTER TABLE, by which PostgreSQL writes a value otherwise."""
+
+SAME = {
+    "int": (pg_type(INT4), pg_type(INT8), ("1", "1")),
+    "digits": (numeric(5, 2), numeric(7, 3), ("1.50", "1.500")),
+    "text": (pg_type(VARCHAR, 9), pg_type(TEXT), ("x", "x")),
+    "precise": (pg_type(TIMESTAMP, 0), pg_type(TIMESTAMP, 3), ("2024-01-01 00:00:00", "2024-01-01 00:00:00")),
+}
+"""The same where a value is found again."""
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_key_that_got_a_type_with_other_values_stops_its_table(
+    spark: SparkSession, directory: Directory, warehouse: Path, runs: int
+) -> None:
+    """Its rows would be there twice, and be deleted no more."""
+    tables = {**CONVERTED, **SAME}
+    before = {name: table_schema(name, {"id": old}, ("id",)) for name, (old, _, _) in tables.items()}
+    after = {name: table_schema(name, {"id": new}, ("id",)) for name, (_, new, _) in tables.items()}
+    directory.segment([(before[name], [insert(10, id=one[2][0])]) for name, one in tables.items()])
+    if runs == 2:
+        assert merge_into(spark, directory, warehouse)["error"] is None
+    directory.segment([(after[name], [delete(20, id=one[2][1])]) for name, one in tables.items()])
+    found = {one["table"]: one["problem"] for one in merge_into(spark, directory, warehouse)["tables"]}
+    for name in CONVERTED:
+        assert 'column "id" of its key has another type now' in found[f"public.{name}"]
+    for name in SAME:
+        assert found[f"public.{name}"] is None
+        assert read_table(spark, warehouse, after[name]).isEmpty()
 
 
 class Rekeyed(NamedTuple):

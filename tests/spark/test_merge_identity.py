@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from merge_directories import Directory, merge_into, merged_rows, read_table
+from merge_directories import Directory, merge_into, merged_rows, read_table, table_path
 from merge_histories import INT4, NUMERIC, TEXT, pg_type, table_schema
 from merge_notes import COLUMNS, ONE, TWO, delete, insert
 from merge_oracle import Change
@@ -14,7 +14,8 @@ from merge_workload import Reader, rows_of, tables_in
 from pyspark.sql import SparkSession
 from test_merge_servers import texts
 
-from pgcdc_cli.changes.table import ColumnFacts, TableFacts
+from pgcdc_cli.changes.table import ColumnFacts, ReplicaIdentity, TableFacts
+from pgcdc_cli.spark.pgcdc_merge import table_range
 from pgcdc_cli.spark.pgcdc_merge.control import ControlRow, ControlTable, Former, ModeProgress
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaTable
 from pgcdc_cli.spark.pgcdc_merge.job import merge
@@ -22,7 +23,7 @@ from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.pgcdc_merge.plan import check_followed
 from pgcdc_cli.spark.pgcdc_merge.segments import ChangeFile, FinishedSegment
-from pgcdc_cli.spark.pgcdc_merge.table_range import KeptRows, Sightings, TableRange, kept_rows
+from pgcdc_cli.spark.pgcdc_merge.table_range import KeptRows, Sightings, TableRange, kept_rows, remembered
 from pgcdc_cli.spark.warehouse import read_record
 
 SETUP = """
@@ -263,3 +264,53 @@ def test_what_was_put_aside_is_found_again_however_long_that_took() -> None:
     ):
         with pytest.raises(MergeError, match=r"segments \d+ to 89 are neither here nor merged into it"):
             check_followed(behind, first)
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_table_that_is_gone_without_a_key_stops_nothing(
+    spark: SparkSession, directory: Directory, warehouse: Path, merged: bool
+) -> None:
+    """It may live on under another name: it isn't merged there from a part of its rows."""
+    keyless = table_schema("one", COLUMNS, None, ReplicaIdentity.FULL, oid=ONE.oid)
+    anew = table_schema("one", COLUMNS, ("id",), oid=77)
+    away = table_schema("away", COLUMNS, ("id",), oid=ONE.oid)
+    directory.segment([(ONE if merged else TWO, [insert(10, 1)])])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    directory.segment([(keyless, [insert(20, 2), insert(21, 3)]), (anew, [insert(30, 4)])])
+    summary = merge_into(spark, directory, warehouse)
+    assert (summary["error"], summary["segment"]) == (None, 2)
+    assert sorted(merged_rows(spark, warehouse, anew)) == [("4",)]
+    directory.segment([(away, [insert(40, 5)])])
+    for first, why in ((1, "its key changed from () to (id)"), (3, "segments 1 to 2, which have them")):
+        directory.lines = [line for line in directory.lines if line["segment"] >= first]
+        directory.write_manifest()
+        summary = merge_into(spark, directory, warehouse)
+        assert why in summary["error"]["message"]
+        assert not table_path(warehouse, away).exists()
+
+
+def test_the_oldest_of_many_tables_that_had_a_name_is_not_merged_as_a_new_one(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_range, "_REMEMBERED", 1)
+    for number, oid in enumerate((ONE.oid, 77, 78)):
+        directory.segment([(replace(ONE, oid=oid), [insert(10 * number + 10, number)])])
+        assert merge_into(spark, directory, warehouse)["error"] is None
+    directory.segment([(replace(ONE, name="away"), [insert(40, 9)])])
+    whole = list(directory.lines)
+    directory.lines = whole[3:]
+    directory.write_manifest()
+    summary = merge_into(spark, directory, warehouse)
+    assert summary["error"]["message"].startswith('could not merge "public.away": it had another name before')
+    directory.lines = whole
+    directory.write_manifest()
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    assert sorted(merged_rows(spark, warehouse, replace(ONE, name="away"))) == [("0",), ("9",)]
+
+
+def test_an_oid_that_is_put_aside_again_is_among_the_newest() -> None:
+    former = remembered([Former(oid, oid, oid) for oid in range(1, 9)], 100)
+    former = remembered([*former, Former(1, 9, 9), Former(9, 10, 10)], 100)
+    assert former[0] == Former(2, None, 2)
+    assert [(one.oid, one.version) for one in former[1:]] == [*((n, n) for n in range(3, 9)), (1, 9), (9, 10)]
+    assert remembered(former, 1)[0] == Former(2, None, 2)

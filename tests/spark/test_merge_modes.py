@@ -28,6 +28,9 @@ def logged(spark: SparkSession, warehouse: Path, table: TableSchema) -> list[dic
     return [row.asDict(recursive=True) for row in frame.collect()]
 
 
+ROW = {"id": "1", "note": "new"}
+
+
 def test_until_and_table_leave_the_rest_for_another_run(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
@@ -70,19 +73,21 @@ def test_a_table_whose_segments_are_gone_is_not_merged(
     assert not table_path(warehouse, TWO).exists()
 
 
+@pytest.mark.parametrize("mode", ["merge", "both"])
 def test_a_table_that_gets_a_key_after_its_segments_are_gone_is_not_merged(
-    spark: SparkSession, directory: Directory, warehouse: Path
+    spark: SparkSession, directory: Directory, warehouse: Path, mode: str
 ) -> None:
     """Its older rows are in no segment; those of a table that was created anew with a key all are."""
     before = table_schema("anew", COLUMNS, None, ReplicaIdentity.FULL, oid=7)
     directory.segment([(KEYLESS, [insert(10, 1)]), (before, [insert(11, 1)])])
-    assert merge_into(spark, directory, warehouse)["error"] is None
+    assert merge_into(spark, directory, warehouse, mode=mode)["error"] is None
     keyed, anew = (table_schema(name, COLUMNS, ("id",)) for name in ("keyless", "anew"))
     directory.segment([(keyed, [insert(20, 2)]), (anew, [insert(21, 2)])])
     directory.lines.pop(0)
     directory.write_manifest()
-    for _ in range(2):
-        summary = merge_into(spark, directory, warehouse)
+    for number in range(2):
+        directory.segment([(keyed, [insert(30 + number, 3 + number)])])
+        summary = merge_into(spark, directory, warehouse, mode=mode)
         assert summary["error"]["message"].startswith(
             'could not merge "public.keyless": it had no key before, and rows that it had then are only in'
         )
@@ -185,6 +190,32 @@ def soft_fold(
             row = {name: before[name] if name in change.unchanged else v for name, v in change.new.items()}
             rows[tuple(row[name] for name in key)] = (row, False, lsn)
     return rows
+
+
+def test_a_changelog_goes_on_when_the_key_changes(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    keyless = table_schema("first", COLUMNS, None, ReplicaIdentity.FULL)
+    changed = {
+        "first": (
+            keyless,
+            table_schema("first", COLUMNS, ("id",)),
+            Change("D", 15, 0, old=ROW, old_full=True),
+        ),
+        "wider": (
+            table_schema("wider", COLUMNS, ("id",)),
+            table_schema("wider", COLUMNS, ("note", "id")),
+            delete(15, 1),
+        ),
+    }
+    for before, after, gone in changed.values():
+        directory.segment([(before, [insert(10, 1), gone]), (after, [Change("D", 20, 0, old=ROW)])])
+    assert merge_into(spark, directory, warehouse, mode="changelog")["error"] is None
+    olds = {}
+    for name, (before, _, _) in changed.items():
+        found = [row["_pgcdc_old"] for row in logged(spark, warehouse, before)]
+        olds[name] = [row and tuple(row.values()) for row in found]
+    assert olds == {"first": [None, (1, "new"), (1, None)], "wider": [None, (1, None), (1, "new")]}
 
 
 @pytest.mark.parametrize("cuts", [pytest.param(1, marks=pytest.mark.long), 2])

@@ -49,6 +49,20 @@ def test_a_column_may_be_called_much_like_the_jobs_own(
     assert [tuple(row) for row in rows] == [(1, "a"), (2, "a")]
 
 
+def test_a_column_that_iceberg_has_itself_is_refused(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    names = ["_file", "_pos", "_deleted", "_spec_id", "_partition"]
+    tables = [table_schema(f"t{name}", {"id": pg_type(INT4), name: pg_type(TEXT)}, ("id",)) for name in names]
+    directory.segment([(table, [insert(10, id="1")]) for table in tables])
+    found = merge_into(spark, directory, warehouse, format="iceberg")["tables"]
+    assert [
+        f'"{name}" has a name that Iceberg uses itself' in one["problem"]
+        for name, one in zip(sorted(names), found, strict=True)
+    ] == [True] * 5
+    assert merge_into(spark, directory, warehouse.with_name("delta"))["error"] is None
+
+
 def test_names_that_read_the_same_are_of_two_tables(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:

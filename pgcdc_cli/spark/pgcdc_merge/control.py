@@ -53,10 +53,13 @@ Written = TypeVar("Written")
 
 @dataclass(frozen=True)
 class Former:
-    """An OID that had a lake table's name: the last version with its rows, and their segment."""
+    """An OID that had a lake table's name: the last version with its rows, and their segment.
+
+    The version is None if its rows can't be found any more, or could not be merged.
+    """
 
     oid: int
-    version: int
+    version: int | None
     segment: int
 
 
@@ -227,7 +230,7 @@ def _planned(row: ControlRow, table: LakeTable) -> ControlRow:
 def _row(
     *,
     merged_at: dt.datetime | None,
-    former: list[tuple[int, int, int]] | None = None,
+    former: list[tuple[int, int | None, int]] | None = None,
     keyed_by: list[str] | None = None,
     columns: list[tuple[str, int | None, str | None]] | None = None,
     **values: Any,  # noqa: ANN401 - of several types

@@ -82,6 +82,7 @@ class DeltaLake:
     title: ClassVar[str] = "Delta"
     class_file: ClassVar[str] = "org/apache/spark/sql/delta/DeltaLog.class"
     trace: ClassVar[str] = "_delta_log"
+    reserved: ClassVar[frozenset[str]] = frozenset()
     extensions: ClassVar[Mapping[str, str]] = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

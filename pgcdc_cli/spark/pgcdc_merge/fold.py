@@ -22,6 +22,7 @@ on; else the target's. The target has the table's columns, named as by `rows.new
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
 
@@ -72,6 +73,13 @@ class Extras:
     def null_is_missing(self, column: LakeColumn) -> bool:
         """Whether NULL in the table means that a value is missing: unchanged TOAST is never NULL."""
         return not (column.bounded or self.soft_delete)
+
+
+def persisted(frame: DataFrame, frames: ExitStack) -> DataFrame:
+    """Keep a frame's rows once they are computed, until `frames` are closed."""
+    frame = frame.persist()
+    frames.callback(frame.unpersist)
+    return frame
 
 
 def fold(rows: DataFrame, version: TableVersion) -> DataFrame:
@@ -212,14 +220,19 @@ def _knowledge(index: int, begins: Expression) -> Expression:
 
 
 def with_lineage(
-    folded: DataFrame, rows: DataFrame, version: TableVersion, target: DataFrame | None, extras: Extras
+    folded: DataFrame,
+    rows: DataFrame,
+    version: TableVersion,
+    target: DataFrame | None,
+    extras: Extras,
+    frames: ExitStack,
 ) -> DataFrame:
     """Fill in values that rows from other keys lack: along their keys, then from the target.
 
     The target is None if its rows don't count. Rows that lack a value even then keep their origin.
     """
     need = needs_lineage(version)
-    departures = _departures(_events(rows, version), version)
+    departures = _departures(_events(rows, version), version, frames)
     chased = folded.where(need).join(departures, F.col("origin.position") == F.col("from.position"), "left")
     filled = _filled(chased, version)
     if target is not None:
@@ -232,7 +245,7 @@ def _first_key(ordinal: int) -> str:
     return f"first_key_{ordinal}"
 
 
-def _departures(events: DataFrame, version: TableVersion) -> DataFrame:
+def _departures(events: DataFrame, version: TableVersion, frames: ExitStack) -> DataFrame:
     """Collect what each row had when it left a key, as `from`: position, origin, values, and its first key.
 
     Rows that had come from yet another key are followed back, twice as far in each round.
@@ -240,12 +253,13 @@ def _departures(events: DataFrame, version: TableVersion) -> DataFrame:
     fields = ["position", "origin"]
     fields += [name(index) for index in version.maybe_unsent for name in (new_value, unsent)]
     keys = [F.col(name).alias(_first_key(ordinal)) for ordinal, name in enumerate(key_values(version))]
-    left = events.where("moved AND half = 0").select(F.struct(*fields, *keys).alias("from")).persist()
+    left = events.where("moved AND half = 0").select(F.struct(*fields, *keys).alias("from"))
+    left = persisted(left, frames)
     while not left.where("from.origin.moved").isEmpty():
         earlier = left.withColumnRenamed("from", "earlier")
         follows = F.col("from.origin.position") == F.col("earlier.position")
         joined = left.join(earlier, F.col("from.origin.moved") & follows, "left")
-        left = joined.select(_further_back(version).alias("from")).localCheckpoint()
+        left = persisted(joined.select(_further_back(version).alias("from")), frames)
     return left
 
 

@@ -49,6 +49,8 @@ class IcebergLake:
     title: ClassVar[str] = "Iceberg"
     class_file: ClassVar[str] = "org/apache/iceberg/spark/SparkCatalog.class"
     trace: ClassVar[str] = "control"
+    # Its metadata columns, which it finds by name (Iceberg's class MetadataColumns).
+    reserved: ClassVar[frozenset[str]] = frozenset({"_file", "_pos", "_deleted", "_spec_id", "_partition"})
     extensions: ClassVar[Mapping[str, str]] = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
     }

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .column_types import Choices
-from .control import ALL, NOBODY, ControlRow, ControlTable, Former, TableMode, locked
+from .control import ALL, ControlRow, ControlTable, Former, TableMode, locked
 from .delta import DeltaLake
 from .fold import Extras
 from .iceberg import IcebergLake
@@ -56,9 +56,6 @@ AT_ONCE = 4
 
 FEW_ROWS, FEW_BYTES = 10_000, 8 << 20
 """With at most so many changes, and table files of at most so many bytes, merges use plain plans."""
-
-_LEFT_OUT = Former(NOBODY, 0, 0)
-"""For a table that no longer exists, and whose last changes could not be merged."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -247,7 +244,7 @@ class _MergeRun:
             row = self._merged(task, replace(mark, table=task.work.table, mode=task.mode))
         except MergeError as error:
             self._summary.problems[task.key] = error
-        except (PySparkException, Py4JJavaError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other tables are merged
             self._summary.problems[task.key] = _explain(task.work, error)
         problem = self._summary.problems.get(task.key)
         self._summary.done(task.key, row, problem)
@@ -268,7 +265,7 @@ class _MergeRun:
             keyless=task.keyless,
             oid=task.work.version.oid,
             former=remembered([*former_rows(task.work.row, opened.work.held), *gone], task.work.oid),
-            keyed_by=tuple(column.name for column in task.work.version.key_columns),
+            keyed_by=_keyed_by(task),
             columns=opened.work.columns,
         )
         # Without waiting files: an earlier run merged them, but did not write the control table.
@@ -293,6 +290,9 @@ class _MergeRun:
 
         If it can't be merged it is left out, since it no longer exists under this name.
         """
+        left_out = Former(work.oid, None, mark.segment)
+        if any(version.key is None for version in work.versions.values()):
+            return left_out
         session, own = self._session_for(work), replace(mark, gone=work.oid)
         try:
             found = _merged_before(work, self._lake.open(session, work.path), own, mark)
@@ -301,11 +301,11 @@ class _MergeRun:
             opened = self._opened(work, session, own)
             return Former(work.oid, self._written(session, opened, own).commit.version, mark.segment)
         except MergeError:
-            return _LEFT_OUT
+            return left_out
         except (PySparkException, Py4JJavaError) as error:
             if error_of_value(work.version, str(error)) is None:
                 raise
-            return _LEFT_OUT
+            return left_out
 
     def _written(self, session: SparkSession, opened: OpenedTable, mark: CommitMark) -> MergedRange:
         if mark.mode == CHANGELOG:
@@ -317,7 +317,7 @@ class _MergeRun:
         """Open the lake table, check that the changes fit it, and find the files that it doesn't have yet."""
         extras = self._extras
         check_versions(work)
-        check_names(work.table, work.version, plain=mark.mode == MERGE and not extras.columns)
+        check_names(work.table, work.version, self._lake, plain=mark.mode == MERGE and not extras.columns)
         target = self._lake.open(session, work.path)
         done = target.merged_segment(mark.app_id)
         work = work.onto(done)
@@ -450,7 +450,8 @@ def _merged_before(work: TableRange, target: LakeTable, own: CommitMark, mark: C
     if done < last:
         return None
     # It still had the name then, or had been left out.
-    return Former(work.oid, target.version_of(mark.app_id), done) if work.has_name_at(done) else _LEFT_OUT
+    version = target.version_of(mark.app_id) if work.has_name_at(done) else None
+    return Former(work.oid, version, done)
 
 
 def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
@@ -461,6 +462,15 @@ def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
 
 def _never_had_a_key(work: TableRange) -> bool:
     return work.version.key is None and (work.row is None or work.row.version is None)
+
+
+def _keyed_by(task: Task) -> tuple[str, ...]:
+    """Return the key to record; a changelog that has rows from before there was a key keeps none."""
+    work = task.work
+    before = work.row is not None and work.row.oid == work.version.oid and work.row.keyed_by == ()
+    if task.mode == CHANGELOG and (before or work.had_no_key):
+        return ()
+    return tuple(column.name for column in work.version.key_columns)
 
 
 def _open_lake(options: MergeOptions, files: HadoopFiles, warehouse: str) -> Lake:

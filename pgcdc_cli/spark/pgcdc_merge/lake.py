@@ -206,12 +206,14 @@ class Lake(Protocol):
     """A table format, and the warehouse of its tables.
 
     `title` is the format's name; `class_file` is a class in its jars; `trace` is a folder inside its control
-    table's folder. `extensions` are settings that the first session needs from its start.
+    table's folder. `reserved` are names that its tables' columns can't have. `extensions` are settings that
+    the first session needs from its start.
     """
 
     title: ClassVar[str]
     class_file: ClassVar[str]
     trace: ClassVar[str]
+    reserved: ClassVar[frozenset[str]]
     extensions: ClassVar[Mapping[str, str]]
 
     @property

@@ -16,6 +16,7 @@ A merge reads, folds, checks and commits. A changelog has every change, with one
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pyspark.sql import Column as Expression
@@ -35,6 +36,7 @@ from .fold import (
     is_lost,
     last_truncate,
     needs_lineage,
+    persisted,
     with_deleted_as_they_are,
     with_lineage,
     with_missing_as_null,
@@ -43,7 +45,7 @@ from .lake import CommitMark, LakeTable, TableCommit, quoted
 from .merge_errors import MergeError
 from .plan import changed_key_of_deleted, check_found_by
 from .rows import key_values, new_value, old_columns, old_value, read_rows, unsent
-from .schema_evolution import Goal
+from .schema_evolution import ANEW, Goal
 from .segments import TableVersion, with_all_columns
 from .table_range import TableRange
 from .values import as_text, known_value, missing_value, raise_missing, typed_for_changelog, typed_for_table
@@ -88,11 +90,6 @@ class _FoldedRange:
     unfit: int
     missing: int
     truncate: Row | None
-    persisted: Sequence[DataFrame]
-
-    def release(self) -> None:
-        for frame in self.persisted:
-            frame.unpersist()
 
 
 def merge_table(session: SparkSession, directory: str, work: TableRange, target: MergeTarget) -> MergedRange:
@@ -103,11 +100,9 @@ def merge_table(session: SparkSession, directory: str, work: TableRange, target:
     before = _rows_before(work, target)
     if len(spans) > 1 or (work.rewrites and before is not None):
         return _write_anew(session, directory, spans, target, before)
-    folded = _fold_range(session, directory, work, target.extras, before)
-    try:
+    with ExitStack() as frames:
+        folded = _fold_range(session, directory, work, target.extras, before, frames)
         return MergedRange(_commit(folded, target), folded.unfit, folded.missing)
-    finally:
-        folded.release()
 
 
 def _rows_before(work: TableRange, target: MergeTarget) -> DataFrame | None:
@@ -190,58 +185,70 @@ def _write_anew(
     for number, span in enumerate(spans):
         if number and state is not None:
             check_found_by(span.goal.version, state)
-        folded = _fold_range(session, directory, span, target.extras, state)
-        if state is None or not folded.has_target:
-            state = _table_rows(folded.rows, folded.version, target.extras)
-        else:
-            state = _merged_rows(_side_by_side(state, folded), folded, target.extras)
-        state = state.localCheckpoint()
-        folded.release()
+        with ExitStack() as frames:
+            folded = _fold_range(session, directory, span, target.extras, state, frames)
+            if state is None or not folded.has_target:
+                state = _table_rows(folded.rows, folded.version, target.extras)
+            else:
+                state = _merged_rows(_side_by_side(state, folded), folded, target.extras)
+            state = state.localCheckpoint()
         unfit, missing = unfit + folded.unfit, missing + folded.missing
     assert state is not None
     return MergedRange(target.table.replace(state, target.mark), unfit, missing)
 
 
 def _fold_range(
-    session: SparkSession, directory: str, work: TableRange, extras: Extras, before: DataFrame | None
+    session: SparkSession,
+    directory: str,
+    work: TableRange,
+    extras: Extras,
+    before: DataFrame | None,
+    frames: ExitStack,
 ) -> _FoldedRange:
-    """Fold a range's rows, and take all values that they lack from the table's earlier rows."""
+    """Fold a range's rows, and take all values that they lack from the table's earlier rows.
+
+    What the result needs until it is committed is released with `frames`.
+    """
     version = extras.version(work.goal.version)
     versions = {path: extras.version(one) for path, one in work.versions.items()}
     rows = extras.prepared(read_rows(session, directory, work.files, versions, version), version)
     truncate = last_truncate(rows) if extras.soft_delete else None
     exists = before is not None
     if extras.soft_delete:
-        folded = fold_softly(rows, version, truncate, has_target=exists).persist()
+        folded = persisted(fold_softly(rows, version, truncate, has_target=exists), frames)
     else:
-        folded = fold(rows, version).persist()
+        folded = persisted(fold(rows, version), frames)
     facts = _facts(folded, version, has_target=exists)
     if facts["truncate"] is not None:
         folded.unpersist()
         before, rows = None, after(rows, facts["truncate"])
-        folded = fold(rows, version).persist()
+        folded = persisted(fold(rows, version), frames)
         facts = _facts(folded, version, has_target=False)
     _check(folded, version, facts, extras, has_target=before is not None)
     known = None if before is None else _known_rows(before, version)
     complete, missing = folded, 0
     if facts["lineage"]:
-        complete = _with_lineage(folded, rows, version, known, extras)
-    persisted = (complete, folded)
+        complete = _with_lineage(folded, rows, version, known, extras, frames)
     if extras.missing_is_null:
         missing = count_missing(complete, version, known, extras)
         complete = with_missing_as_null(complete, version)
     typed = typed_for_table(session, complete, version)
     keys, unfit = facts["keys"], facts["unfit"] or 0
-    return _FoldedRange(typed, keys, version, before is not None, unfit, missing, truncate, persisted)
+    return _FoldedRange(typed, keys, version, before is not None, unfit, missing, truncate)
 
 
 def _with_lineage(
-    folded: DataFrame, rows: DataFrame, version: TableVersion, known: DataFrame | None, extras: Extras
+    folded: DataFrame,
+    rows: DataFrame,
+    version: TableVersion,
+    known: DataFrame | None,
+    extras: Extras,
+    frames: ExitStack,
 ) -> DataFrame:
-    complete = with_lineage(folded, rows, version, known, extras)
+    complete = with_lineage(folded, rows, version, known, extras, frames)
     if extras.soft_delete:
         complete = with_deleted_as_they_are(complete, version)
-    complete = complete.persist()
+    complete = persisted(complete, frames)
     if not extras.missing_is_null:
         _check_values(complete, version, has_target=known is not None)
     return complete
@@ -277,8 +284,8 @@ def _check(folded: DataFrame, version: TableVersion, facts: Row, extras: Extras,
         raise MergeError(
             f'could not merge "{version.display}": a value of its key ({version.key_names}) is NULL,'
             " or not in its type",
-            "a key can't hold infinity, NaN, or years before 1 or beyond 9999: change the row's key, or if it"
-            " isn't NaN, merge with --infinity string into a new warehouse",
+            "for infinity, and years before 1 or beyond 9999, merge with --infinity string into a new"
+            f" warehouse; for NaN, change the key's type to numeric, and {ANEW}",
         )
     if facts["lost"] and not extras.missing_is_null:
         _check_values(folded.where(~needs_lineage(version)), version, has_target=has_target)

@@ -1,6 +1,6 @@
 """Choose the files that a run merges: from each table's own mark to the same segment for all."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -10,10 +10,10 @@ from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
 from .lake import CommitMark, Lake, LakeTable, quoted
 from .merge_errors import MergeError
-from .options import MERGE, parse_lsn
+from .options import CHANGELOG, MERGE, parse_lsn
 from .schema_evolution import ANEW, as_called, find_goal, identify, with_later_columns, with_other_values
-from .segments import FinishedSegment, TableVersion, folded, name_mark, with_all_columns
-from .table_range import Name, Sightings, TableRange, holder, kept_rows, sightings
+from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
+from .table_range import KeptRows, Name, Sightings, TableRange, holder, kept_rows, sightings
 
 _EXTRAS = frozenset({LSN, COMMIT_TS, DELETED})
 
@@ -132,11 +132,9 @@ def _by_name(
         kept = kept_rows(control, met)
         for oid, files in met.files.items():
             base = kept.get(oid)
-            waiting = [file for file in files if base is None or file.segment > base.segment]
-            if waiting:
-                newest = versions[waiting[-1].schema]
-                base = base and replace(base, path=lake.known_location(base.path))
-                one = TableRange("", "", None, waiting, versions, oid=oid, base=base)
+            if base is None or files[-1].segment > base.segment:
+                newest = versions[files[-1].schema]
+                one = _of_oid(oid, files, versions, base, lake)
                 found.setdefault((newest.schema, newest.name), []).append(one)
         return found
     for name, logged in met.files_of_names(versions).items():
@@ -145,6 +143,21 @@ def _by_name(
         if waiting:
             found[name] = [TableRange("", "", None, waiting, versions)]
     return found
+
+
+def _of_oid(
+    oid: int,
+    files: Sequence[ChangeFile],
+    versions: Mapping[str, TableVersion],
+    base: KeptRows | None,
+    lake: Lake,
+) -> TableRange:
+    """Make the range of an OID: what is not in its earlier rows, or all if these can't be found any more."""
+    if base is None or base.version is None:
+        return TableRange("", "", None, files, versions, oid=oid, forgotten=base is not None)
+    waiting = [file for file in files if file.segment > base.segment]
+    base = replace(base, path=lake.known_location(base.path))
+    return TableRange("", "", None, waiting, versions, oid=oid, base=base)
 
 
 def _in_turn(ranges: Sequence[TableRange], name: Name, met: Sightings) -> list[TableRange]:
@@ -211,6 +224,12 @@ class _TableLocations:
 
 def check_followed(work: TableRange, first: FinishedSegment) -> None:
     """Raise MergeError if segments that the table lacks are no longer in the directory."""
+    if work.forgotten and first.number > 1:
+        raise MergeError(
+            f'could not merge "{work.table}": it had another name before, its rows then are not kept, and'
+            f" segments 1 to {first.number - 1}, which have them, are not here",
+            f"restore them, with their lines in the manifest, from a copy, or {ANEW}",
+        )
     followed = work.followed
     if followed is not None and first.number > followed + 1:
         raise MergeError(
@@ -225,7 +244,7 @@ def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
 
     `rows` are the control table's.
     """
-    logged = [row for row in rows.values() if row.keyless and row.oid in (None, work.oid)]
+    logged = [row for row in rows.values() if _is_without_key(row) and row.oid in (None, work.oid)]
     if work.base is None and any(row.oid == work.oid or row.table == work.table for row in logged):
         raise MergeError(
             f'could not merge "{work.table}": it had no key before, and rows that it had then are only in its'
@@ -237,6 +256,11 @@ def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
             f'could not merge "{work.table}": it no longer has a key, see "{work.version.path}"',
             f"ALTER TABLE {work.table} ADD PRIMARY KEY (...), or keep it as a changelog: --mode changelog",
         )
+
+
+def _is_without_key(row: ControlRow) -> bool:
+    """Whether a changelog has rows from before its table had a key."""
+    return row.keyless or (row.mode == CHANGELOG and row.keyed_by == ())
 
 
 def check_key(work: TableRange, before: DataFrame, *, soft_delete: bool) -> None:
@@ -281,11 +305,14 @@ def _not_found_by(version: TableVersion, name: str) -> MergeError:
 
 
 def check_versions(work: TableRange) -> None:
-    """Raise MergeError if the table changed within the range in a way that can't be merged."""
+    """Raise MergeError if the table changed within the range in a way that can't be merged.
+
+    A changelog needs no key.
+    """
     newest = work.version
     for version in work.versions.values():
         check_exact(work.table, version)
-        if version.key is None and newest.key is not None:
+        if work.oid != NOBODY and version.key is None and newest.key is not None:
             raise MergeError(
                 f'could not merge "{work.table}": its key changed from ({version.key_names}) to'
                 f' ({newest.key_names}), see "{newest.path}"',
@@ -361,7 +388,9 @@ def _identified(
     goal = find_goal(history, have, stored, rescales=target.rescales, placed=found.positions)
     _check_known(work.version, found.doubtful)
     later = zip(found.versions, with_later_columns(history), strict=True)
-    retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
+    converted = with_other_values(history, found.types)
+    _check_key_values(goal.version, history, converted)
+    retyped = dict.fromkeys([*goal.retyped, *converted])
     return replace(
         work,
         planned=replace(goal, doubtful=found.doubtful, retyped=list(retyped)),
@@ -382,6 +411,23 @@ def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:
         )
 
 
+_NUMBERS = ("smallint", "int", "bigint", "float", "double", "decimal")
+"""Spark types whose values are compared as numbers, however the source writes them."""
+
+
+def _check_key_values(goal: TableVersion, history: Sequence[TableVersion], converted: Container[str]) -> None:
+    """Raise MergeError if the source may have converted values of a key: earlier rows have the old ones."""
+    keys = {column.name for version in history for column in version.key_columns}
+    for column in goal.columns:
+        compared = column.lake.startswith(_NUMBERS) and not column.late
+        if column.name in keys and column.name in converted and not compared:
+            raise MergeError(
+                f'could not merge "{goal.display}": column "{column.name}" of its key has another type now,'
+                f' but earlier rows have the values as they were, see "{goal.path}"',
+                ANEW,
+            )
+
+
 def _stored(work: TableRange, target: LakeTable) -> dict[str, str]:
     """Return the types in which the table format stores those of the range."""
     types = {column.lake for version in work.history for column in version.columns}
@@ -396,7 +442,7 @@ def check_own(work: TableRange, target: LakeTable, mark: CommitMark) -> None:
     if not any(target.merged_segment(one.app_id) for one in marks):
         raise MergeError(
             f'could not merge "{work.table}": "{work.path}" already exists, and is not from this stream',
-            f"remove it, or {ANEW}",
+            "remove it, or if it is another table's, merge this one into another warehouse (--table, --mode)",
         )
 
 
@@ -410,14 +456,15 @@ def _check_untouched(work: TableRange, target: LakeTable, version: int) -> None:
         )
 
 
-def check_names(table: str, version: TableVersion, *, plain: bool) -> None:
+def check_names(table: str, version: TableVersion, lake: Lake, *, plain: bool) -> None:
     """Raise MergeError for a source column with a reserved name; `plain`: there are no extra columns."""
-    taken = [column.name for column in version.columns if _is_taken(column.name, plain=plain)]
-    if taken:
-        raise MergeError(
-            f'could not merge "{table}": its column "{taken[0]}" has a name that this job uses itself',
-            f'ALTER TABLE {table} RENAME COLUMN "{taken[0]}" TO ...',
-        )
+    for name in (column.name for column in version.columns):
+        if name in lake.reserved or _is_taken(name, plain=plain):
+            user = f"{lake.title} uses" if name in lake.reserved else "this job uses"
+            raise MergeError(
+                f'could not merge "{table}": its column "{name}" has a name that {user} itself',
+                f'ALTER TABLE {table} RENAME COLUMN "{name}" TO ...',
+            )
 
 
 def _is_taken(name: str, *, plain: bool) -> bool:

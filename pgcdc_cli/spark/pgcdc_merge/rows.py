@@ -19,7 +19,7 @@ names: they call the functions below.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TypeAlias
 
@@ -121,10 +121,18 @@ def _conformed(rows: DataFrame, version: TableVersion, goal: TableVersion) -> Da
             sent = F.col(old_value(mine)).cast(column.spark) if mine is not None and mine in olds else nothing
             old_values.append(sent.alias(old_value(index)))
     keys = [
-        same_text(F.col(name).cast(column.spark), column).alias(name)
-        for name, column in zip(key_values(goal), goal.key_columns, strict=True)
+        same_text(key.cast(column.spark), column).alias(name)
+        for name, column, key in zip(key_values(goal), goal.key_columns, _keys_of(version, goal), strict=True)
     ]
     return rows.select(*_METADATA, *values, *flags, *keys, *old_values)
+
+
+def _keys_of(version: TableVersion, goal: TableVersion) -> Iterator[Expression]:
+    """Find a version's values of the goal's key; a column that its key doesn't have is NULL."""
+    names = [version.in_lake(column.name) for column in version.key_columns]
+    for column in goal.key_columns:
+        known = column.name in names
+        yield F.col(key_value(names.index(column.name))) if known else F.lit(None)
 
 
 def _shaped(

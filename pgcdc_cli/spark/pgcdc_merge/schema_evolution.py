@@ -8,7 +8,7 @@ isn't known, it counts as dropped and added. A type may become wider. Any other 
 the column and the schema file.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -167,7 +167,7 @@ def find_goal(
     stored: Mapping[str, str],
     *,
     rescales: bool,
-    placed: Container[str] = (),
+    placed: Collection[str] = (),
 ) -> Goal:
     """Describe a table for its versions, oldest first, and for the lake table.
 
@@ -177,7 +177,7 @@ def find_goal(
     """
     newest = versions[-1]
     columns = [_column(name, versions, have) for name in _names(versions, have or {})]
-    _check_case(newest, columns)
+    _check_case(newest, columns, followed=bool(placed))
     names = [column.name for column in columns]
     key = (
         None if newest.key is None else tuple(names.index(newest.columns[index].name) for index in newest.key)
@@ -304,16 +304,18 @@ def _column(name: str, versions: Sequence[TableVersion], have: Mapping[str, str]
     return replace(last, spark=late, in_old=in_old, may_be_unsent=may_be_unsent)
 
 
-def _check_case(version: TableVersion, columns: Sequence[LakeColumn]) -> None:
+def _check_case(version: TableVersion, columns: Sequence[LakeColumn], *, followed: bool) -> None:
+    """Raise MergeError for columns that lake tables take for one; `followed`: a rename will be known."""
     now = {column.name for column in version.columns}
     ordered = sorted((column.name for column in columns), key=lambda name: name in now)
     names = [name.lower() for name in ordered]
     twice = [name for name in ordered if names.count(name.lower()) > 1]
     if twice:
+        rename = f'ALTER TABLE {version.display} RENAME COLUMN "{twice[1]}" TO ...'
         raise MergeError(
             f'could not merge "{version.display}": the columns "{twice[0]}" and "{twice[1]}" differ in case'
-            " only",
-            f'ALTER TABLE {version.display} RENAME COLUMN "{twice[1]}" TO ..., since lake tables ignore case',
+            " only, which lake tables ignore",
+            rename if followed else f"{rename}, and {ANEW}",
         )
 
 

@@ -22,7 +22,7 @@ _REMEMBERED = 8
 
 @dataclass(frozen=True)
 class KeptRows:
-    """Where the lake has an OID's rows: a version of a table, merged up to a segment.
+    """Where the lake has an OID's rows: a version of a table (None: nowhere), merged up to a segment.
 
     `current`: they are the table's rows now; its segment is then the last whose changes were looked at, and
     `columns` are what is known of its columns.
@@ -30,7 +30,7 @@ class KeptRows:
 
     table: str
     path: str
-    version: int
+    version: int | None
     segment: int
     current: bool
     columns: tuple[KnownColumn, ...] = ()
@@ -93,7 +93,9 @@ def kept_rows(control: ModeProgress, met: Sightings) -> dict[int, KeptRows]:
         if row.mode != control.mode or row.path is None or row.version is None:
             continue
         oid = row.oid if row.table not in names else holder(row, names[row.table], met)
-        places = [(former.oid, former.version, former.segment, False) for former in row.former]
+        places: list[tuple[int, int | None, int, bool]] = [
+            (former.oid, former.version, former.segment, False) for former in row.former
+        ]
         if oid is not None:
             places.append((oid, row.version, row.segment, True))
         for one, version, segment, current in places:
@@ -111,9 +113,16 @@ def former_rows(row: ControlRow | None, held: int | None) -> list[Former]:
 
 
 def remembered(former: Iterable[Former], now: int) -> tuple[Former, ...]:
-    """Keep the last entry of each former OID, and only the newest entries."""
-    last = {entry.oid: entry for entry in former if entry.oid not in (NOBODY, now)}
-    return tuple(last.values())[-_REMEMBERED:]
+    """Keep the last entry of each former OID, and only the newest versions."""
+    last: dict[int, Former] = {}
+    for entry in former:
+        # An OID that is put aside again is among the newest again.
+        last.pop(entry.oid, None)
+        if entry.oid not in (NOBODY, now):
+            last[entry.oid] = entry
+    entries = [*last.values()]
+    forgotten = [replace(entry, version=None) for entry in entries[:-_REMEMBERED]]
+    return *forgotten, *entries[-_REMEMBERED:]
 
 
 @dataclass(frozen=True)
@@ -121,11 +130,12 @@ class TableRange:
     """A table's files after those merged according to the control table; `versions` by schema file.
 
     `losses` are files of all tables that report what other files lack. The range is of one `oid`, unless it
-    is a changelog's, and starts from the rows of `base`. The lake table has the rows of `held` (None if there
-    is no table). `met` has the segments in which its name was found, with the OIDs; `gone` are the ranges of
-    tables that had the name earlier in this range. `anew`: the lake table has other rows than those that this
-    range starts from. `called` are current names of earlier rows' columns, if they differ (None: the column
-    is gone), and `columns` what is known of the lake table's columns after the range.
+    is a changelog's, and starts from the rows of `base`; `forgotten`: it had rows that can't be found any
+    more. The lake table has the rows of `held` (None if there is no table). `met` has the segments in which
+    its name was found, with the OIDs; `gone` are the ranges of tables that had the name earlier in this
+    range. `anew`: the lake table has other rows than those that this range starts from. `called` are current
+    names of earlier rows' columns, if they differ (None: the column is gone), and `columns` what is known of
+    the lake table's columns after the range.
     """
 
     table: str
@@ -141,6 +151,7 @@ class TableRange:
     met: Sequence[tuple[int, int]] = ()
     gone: tuple["TableRange", ...] = ()
     anew: bool = False
+    forgotten: bool = False
     called: Mapping[str, str | None] = field(default_factory=dict)
     columns: tuple[KnownColumn, ...] = ()
 
@@ -174,6 +185,11 @@ class TableRange:
         if self.anew and done < last:
             return self
         return replace(self, files=[file for file in self.files if file.segment > done])
+
+    @property
+    def had_no_key(self) -> bool:
+        """Whether some of its changes are from before the table had a key, or from after it lost it."""
+        return any(one.key is None and one.oid == self.version.oid for one in self.versions.values())
 
     @property
     def lacks_rows(self) -> bool:
