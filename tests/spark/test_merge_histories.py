@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, merged_rows
-from merge_histories import History, random_history
-from merge_oracle import fold
+from merge_histories import INT4, TEXT, History, pg_type, random_history, table_schema
+from merge_oracle import fold, insert, update
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ReplicaIdentity
+from pgcdc_cli.spark.pgcdc_merge import merge_table
+from pgcdc_cli.spark.pgcdc_merge.fold import fold as fold_rows
 
 SPACES = 40
 
@@ -55,3 +57,31 @@ def test_merged_tables_are_what_the_oracle_says(
     assert {(h.table.display, h.toasts) for h in histories} <= listed
     for history in histories:
         assert merged_rows(spark, tmp_path / "wh", history.table) == fold(history.changes, history.key)
+
+
+def test_a_wide_table_of_which_few_values_are_not_sent(
+    spark: SparkSession, directory: Directory, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found, also under the row's former key, and the plan is made for their columns only."""
+    folded = []
+    monkeypatch.setattr(
+        merge_table,
+        "fold",
+        lambda rows, version: folded.append(version.maybe_unsent) or fold_rows(rows, version),
+    )
+    names = [f"c{number}" for number in range(30)]
+    table = table_schema("wide", {"id": pg_type(INT4), **dict.fromkeys(names, pg_type(TEXT))}, ("id",))
+    new = dict.fromkeys(names, "new")
+    changes = [insert(10, id=str(key), **dict.fromkeys(names, f"old {key}")) for key in range(4)]
+    directory.segment([(table, changes)])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    more = [
+        update(20, {"id": "0"}, unsent="c7", **{**new, "id": "9"}),
+        update(30, unsent="c20", **{**new, "id": "9"}),
+        update(40, unsent="c20", **{**new, "id": "1"}),
+        update(50, **{**new, "id": "2"}),
+    ]
+    directory.segment([(table, more)])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    assert merged_rows(spark, warehouse, table) == fold([*changes, *more], ("id",))
+    assert folded == [[], [8, 21]]

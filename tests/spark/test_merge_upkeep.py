@@ -102,6 +102,23 @@ def test_delta_tables_have_names_in_a_catalog(
         spark.sql("DROP NAMESPACE IF EXISTS spark_catalog.`Shop` CASCADE")
 
 
+def test_a_changelog_that_shares_its_name_with_a_table_is_told_of(
+    spark: SparkSession, warehouse: Path, directory: Directory
+) -> None:
+    """The one that is merged second has no name then, now and later."""
+    other = table_schema(f"{ONE.name}_changelog", {"id": pg_type(INT4)}, ("id",), schema=ONE.schema)
+    try:
+        for number in (1, 2):
+            directory.segment([(ONE, [insert(number)]), (other, [insert(number)])])
+            summary = merge_into(spark, directory, warehouse, catalog="spark_catalog", mode="both")
+            (warning,) = summary["warnings"]
+            assert warning.startswith('could not give "Shop.One" its name in the catalog: ')
+            assert warning.endswith("`One_changelog` is another table")
+        assert spark.table("spark_catalog.`Shop`.`One_changelog`").columns == ["id"]
+    finally:
+        spark.sql("DROP NAMESPACE IF EXISTS spark_catalog.`Shop` CASCADE")
+
+
 def test_a_name_that_the_catalog_does_not_take_is_told_of(
     spark: SparkSession, warehouse: Path, directory: Directory
 ) -> None:

@@ -121,11 +121,22 @@ class DeltaLake:
         try:
             session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
             session.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {literal(path)}")
+            # The changelog of `orders` and the table `orders_changelog` have the same name.
+            shared = mode == CHANGELOG or table.endswith("_changelog")
+            if shared and _location(session, name) != path:
+                return f'could not give "{schema}.{table}" its name in the catalog: {name} is another table'
         except PySparkException as error:
             if error.getCondition() != "INVALID_SCHEMA_OR_RELATION_NAME":
                 raise
             return f'could not give "{schema}.{table}" its name in the catalog: {cause_of(error)}'
         return None
+
+
+def _location(session: SparkSession, name: str) -> str:
+    """Find where the files of a catalog's table are."""
+    found = session.sql(f"DESCRIBE DETAIL {name}").first()
+    assert found is not None
+    return str(found["location"])
 
 
 class DeltaTable:

@@ -44,7 +44,15 @@ from .fold import (
 from .lake import CommitMark, LakeTable, TableCommit, quoted
 from .merge_errors import MergeError
 from .plan import changed_key_of_deleted, check_found_by
-from .rows import key_values, new_value, old_columns, old_value, read_rows, unsent
+from .rows import (
+    key_values,
+    new_value,
+    old_columns,
+    old_value,
+    read_rows,
+    unsent,
+    with_unsent_columns,
+)
 from .schema_evolution import ANEW, Goal
 from .segments import TableVersion, with_all_columns
 from .table_range import TableRange
@@ -52,6 +60,9 @@ from .values import as_text, known_value, missing_value, raise_missing, typed_fo
 
 _VIEW = "folded"
 """Temporary view that a MERGE statement reads."""
+
+_FEW = 16
+"""Of more columns that may lack values, those that do are found first; a plan for all would take longer."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +222,11 @@ def _fold_range(
     """
     version = extras.version(work.goal.version)
     versions = {path: extras.version(one) for path, one in work.versions.items()}
-    rows = extras.prepared(read_rows(session, directory, work.files, versions, version), version)
+    rows = read_rows(session, directory, work.files, versions, version)
+    if len(version.maybe_unsent) > _FEW and not extras.soft_delete:
+        version = with_unsent_columns(rows, version)
+        rows = read_rows(session, directory, work.files, versions, version)
+    rows = extras.prepared(rows, version)
     truncate = last_truncate(rows) if extras.soft_delete else None
     exists = before is not None
     if extras.soft_delete:

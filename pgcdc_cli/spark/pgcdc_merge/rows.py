@@ -20,6 +20,7 @@ names: they call the functions below.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TypeAlias
 
@@ -96,6 +97,17 @@ def read_rows(
         version = versions[schema]
         frames.append(_conformed(_READERS[kind](session, paths, version), version, goal))
     return reduce(DataFrame.unionByName, frames)
+
+
+def with_unsent_columns(rows: DataFrame, version: TableVersion) -> TableVersion:
+    """Describe a table of which only those values may be missing that some of its rows lack."""
+    flags = [F.when(F.col(unsent(index)), F.lit(index)) for index in version.maybe_unsent]
+    lacking = rows.select(F.explode(F.array_compact(F.array(*flags))).alias("index")).distinct().collect()
+    found = {row["index"] for row in lacking}
+    columns = enumerate(version.columns)
+    return replace(
+        version, columns=tuple(replace(column, may_be_unsent=index in found) for index, column in columns)
+    )
 
 
 def _conformed(rows: DataFrame, version: TableVersion, goal: TableVersion) -> DataFrame:
