@@ -392,6 +392,47 @@ class LastCommit(NamedTuple):
         return cls(edge.end_lsn, edge.commit_ts or (0 if before is None else before.commit_ts))
 
 
+@dataclass(slots=True)
+class LastEdge:
+    """The last transaction edge that a sink took.
+
+    - `lsn`: the end of the last commit, or a later keepalive's position.
+    - `last_commit`: the last transaction taken, None before the first.
+    - `prepared`: the transactions that are prepared, but not ended, at the edge.
+    - `read`: the tables whose snapshot rows are written, as of positions beyond `lsn`.
+    - `resnapshots`: the progress of tables that are read while they are streamed.
+    """
+
+    lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    last_commit: LastCommit | None = None
+    prepared: tuple[Prepared, ...] = ()
+    read: tuple[TableRead, ...] = ()
+    resnapshots: tuple[TableResnapshot, ...] = ()
+
+    @property
+    def tables_differ(self) -> bool:
+        """Whether some tables are as of a later position: then the files match no state of the database."""
+        return bool(self.read) or any(one.position > self.lsn for one in self.resnapshots)
+
+    def advance(self, lsn: Lsn) -> None:
+        """Advance to a position, never back."""
+        self.lsn = max(self.lsn, lsn)
+        if self.lsn and self.read:
+            self.read = tuple(one for one in self.read if one.position > self.lsn)
+
+    def reach(self, edge: Edge) -> None:
+        """Advance to the edge of a slice."""
+        if edge.read is not None:
+            self.read += (edge.read,)
+        self.advance(edge.end_lsn)
+        if edge.commit_lsn:
+            self.last_commit = LastCommit.after(self.last_commit, edge)
+        if edge.prepared is not None:
+            self.prepared = edge.prepared
+        if edge.resnapshots is not None:
+            self.resnapshots = edge.resnapshots
+
+
 class EmptyTable(NamedTuple):
     """A table that has no rows as of a position, where a snapshot read it."""
 

@@ -24,7 +24,7 @@ from pgcdc_cli.changes.slice import Stamp, Stamps
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s, as_mask, as_text
-from pgcdc_cli.types.to_arrow import JsonKind
+from pgcdc_cli.types.pg_type import JsonKind
 
 
 @lru_cache(4096)

@@ -72,7 +72,7 @@ from pgcdc_cli.formats.json_text import (
 )
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Fragment
-from pgcdc_cli.types.to_arrow import JsonKind, json_kind
+from pgcdc_cli.types.pg_type import JsonKind, json_kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from pgcdc_cli.pgoutput.decode import decode_next
 from pgcdc_cli.reader.restored_change import Value, Values, change_line, message_content
 from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
 from pgcdc_cli.types.binary import has_reader, text_of
-from pgcdc_cli.types.pg_type import PgType, builtin
-from pgcdc_cli.types.to_arrow import json_kind
+from pgcdc_cli.types.pg_type import PgType, builtin, json_kind
 
 _CHUNK = 1 << 20
 _LARGEST = 1 << 30

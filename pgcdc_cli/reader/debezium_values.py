@@ -18,8 +18,8 @@ from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.formats.exact_json import Number, compact_json
 from pgcdc_cli.reader.arrow_reader import array_element, pg_texts
 from pgcdc_cli.reader.restored_change import Value
-from pgcdc_cli.types.pg_type import PgType
-from pgcdc_cli.types.to_arrow import JsonKind, json_kind, numeric_precision
+from pgcdc_cli.types.pg_type import JsonKind, PgType, json_kind
+from pgcdc_cli.types.to_arrow import numeric_precision
 
 Form: TypeAlias = dict[str, Any]
 """How tokens are read back: `form` names the rule (None for none), the rest are its parameters."""

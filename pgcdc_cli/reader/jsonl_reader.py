@@ -32,7 +32,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.reader.restored_change import each_line
 from pgcdc_cli.reader.stored_file import Order, StoredFile
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.to_arrow import json_kind
+from pgcdc_cli.types.pg_type import json_kind
 
 _OPERATIONS = frozenset("BCIUDTMRPKr")
 _BOUNDS = frozenset("BCPKr")

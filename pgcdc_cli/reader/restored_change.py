@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from pgcdc_cli.formats.exact_json import Number, compact_json
 from pgcdc_cli.reader.stored_file import Order, undecodable
-from pgcdc_cli.types.to_arrow import JsonKind
+from pgcdc_cli.types.pg_type import JsonKind
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _LINE_BREAKS = str.maketrans("\n\r", "  ")

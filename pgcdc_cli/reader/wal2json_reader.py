@@ -27,7 +27,7 @@ from pgcdc_cli.reader.restored_change import (
     each_line,
 )
 from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
-from pgcdc_cli.types.to_arrow import JsonKind
+from pgcdc_cli.types.pg_type import JsonKind
 
 _ROWS = {"I", "U", "D"}
 _ACTIONS = {"insert": "I", "update": "U", "delete": "D", "message": "M"}

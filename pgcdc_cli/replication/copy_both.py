@@ -7,11 +7,13 @@ status updates.
 """
 
 import select
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from fcntl import ioctl
 from termios import FIONREAD
 
@@ -20,8 +22,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, Received, read_keepalive
+from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
+from pgcdc_cli.frames import KEEPALIVE, XLOGDATA, XLOGDATA_HEADER
 from pgcdc_cli.large_copies import PIECE, joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.feedback import NEVER, Feedback
@@ -51,6 +53,64 @@ _LONGEST_PAUSE = 0.25
 
 _READ_AHEAD_PAUSE = 0.0001
 """Seconds between two reads ahead: less than a server needs to fill the socket's buffer."""
+
+_KEEPALIVE = struct.Struct(">cqqB")
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A batch of received frames: whole XLogData frames (header included) in order, and the last keepalive.
+
+    A keepalive doesn't end a batch: a walsender that has caught up sends one after each commit
+    (`WalSndWaitForWal` in walsender.c). Everything before its position is in these frames, in earlier ones,
+    or in a transaction that is still open after them. It requests a reply if any keepalive of the batch did.
+    """
+
+    frames: list[bytes]
+    keepalive: "Keepalive | None"
+    closed: bool = False
+    """The server sent CopyDone: nothing follows."""
+
+    def followed_by(self, later: "Received") -> "Received":
+        """Join two batches that were received one after the other."""
+        keepalive = later.keepalive and later.keepalive.after(self.keepalive)
+        return Received([*self.frames, *later.frames], keepalive or self.keepalive, later.closed)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was received."""
+        return not self.frames and self.keepalive is None and not self.closed
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    """A primary keepalive without its send time; `wal_end` is the current end of WAL on the server."""
+
+    wal_end: Lsn
+    reply_requested: bool
+
+    def after(self, earlier: "Keepalive | None") -> "Keepalive":
+        """Merge with an earlier keepalive: this position, and a reply if either requests one."""
+        asked = earlier is not None and earlier.reply_requested
+        return replace(self, reply_requested=True) if asked else self
+
+
+def read_keepalive(frame: bytes) -> Keepalive:
+    """Read a keepalive. Raises UndecodableError for any other frame, such as XLogData that is cut short."""
+    if not frame or frame[0] not in (XLOGDATA, KEEPALIVE):
+        raise UndecodableError(f"could not read a frame: unknown type {frame[:1]!r}", frame)
+    if frame[0] == XLOGDATA:
+        raise UndecodableError(
+            f"could not read XLogData: {XLOGDATA_HEADER} bytes expected, got {len(frame)}", frame
+        )
+    if len(frame) != _KEEPALIVE.size:
+        raise UndecodableError(
+            f"could not read keepalive: {_KEEPALIVE.size} bytes expected, got {len(frame)}", frame
+        )
+    _, wal_end, _, reply_requested = _KEEPALIVE.unpack(frame)
+    if wal_end < 0:
+        raise UndecodableError("could not read keepalive: its WAL end has the sign bit set", frame)
+    return Keepalive(Lsn(wal_end), bool(reply_requested))
 
 
 class ReplicationStream:

@@ -10,13 +10,14 @@ update requests a keepalive, so that a silent server is known to be lost.
 """
 
 import select
+import struct
 import threading
 import time
 
 import psycopg
 from psycopg.pq.abc import PGconn
 
-from pgcdc_cli.frames import standby_status
+from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.session import server_failure
 
@@ -24,6 +25,8 @@ NEVER = float("inf")
 
 _UNSENT_WAIT = 0.1
 """Seconds until another attempt to send on a socket that takes nothing."""
+
+_STANDBY_STATUS = struct.Struct(">cqqqqB")
 
 
 def update_interval(status_interval: float, wal_sender_timeout: float) -> float:
@@ -109,3 +112,11 @@ class Feedback:
                 self._failure = failure
                 return
             self._stop.wait(max(0.0, wait) if wait < threading.TIMEOUT_MAX else None)
+
+
+def standby_status(written: Lsn, flushed: Lsn, send_time: int, *, reply: bool) -> bytes:
+    """Build a standby status update; `reply` requests a keepalive from the server.
+
+    The applied position is the flushed one. `send_time` is in microseconds since 1970-01-01 UTC.
+    """
+    return _STANDBY_STATUS.pack(b"r", written, flushed, flushed, send_time - POSTGRES_EPOCH, reply)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import ClassVar, Protocol
 
-from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.changes.slice import Edge, LastEdge
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     StreamSource,
@@ -30,7 +30,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
-from pgcdc_cli.sinks.sink import EAGER_PACE, LAZY_PACE, LastEdge, SinkSettings, portion_of
+from pgcdc_cli.sinks.sink import EAGER_PACE, LAZY_PACE, SinkSettings, portion_of
 from pgcdc_cli.sinks.spool_file import SpoolFolder
 
 HELD_AT_MOST = 16 << 20

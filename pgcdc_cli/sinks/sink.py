@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pgcdc_cli.changes.slice import Edge, LastCommit, Prepared, TableRead, TableResnapshot
+from pgcdc_cli.changes.slice import LastEdge
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.formats.interface import EncodedSlice
@@ -74,7 +74,7 @@ class Sink(Protocol):
     def portion(self) -> int | None: ...
 
     @property
-    def edge(self) -> "LastEdge": ...
+    def edge(self) -> LastEdge: ...
 
     @property
     def written_lsn(self) -> Lsn: ...
@@ -130,44 +130,3 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Take back what is after the last edge, finish the files, and make everything durable."""
-
-
-@dataclass(slots=True)
-class LastEdge:
-    """The last transaction edge that the sink took.
-
-    - `lsn`: the end of the last commit, or a later keepalive's position.
-    - `last_commit`: the last transaction taken, None before the first.
-    - `prepared`: the transactions that are prepared, but not ended, at the edge.
-    - `read`: the tables whose snapshot rows are written, as of positions beyond `lsn`.
-    - `resnapshots`: the progress of tables that are read while they are streamed.
-    """
-
-    lsn: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
-    last_commit: LastCommit | None = None
-    prepared: tuple[Prepared, ...] = ()
-    read: tuple[TableRead, ...] = ()
-    resnapshots: tuple[TableResnapshot, ...] = ()
-
-    @property
-    def tables_differ(self) -> bool:
-        """Whether some tables are as of a later position: then the files match no state of the database."""
-        return bool(self.read) or any(one.position > self.lsn for one in self.resnapshots)
-
-    def advance(self, lsn: Lsn) -> None:
-        """Advance to a position, never back."""
-        self.lsn = max(self.lsn, lsn)
-        if self.lsn and self.read:
-            self.read = tuple(one for one in self.read if one.position > self.lsn)
-
-    def reach(self, edge: Edge) -> None:
-        """Advance to the edge of a slice."""
-        if edge.read is not None:
-            self.read += (edge.read,)
-        self.advance(edge.end_lsn)
-        if edge.commit_lsn:
-            self.last_commit = LastCommit.after(self.last_commit, edge)
-        if edge.prepared is not None:
-            self.prepared = edge.prepared
-        if edge.resnapshots is not None:
-            self.resnapshots = edge.resnapshots

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from pgcdc_cli.changes.slice import LastEdge
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.directory.disk import Disk, OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, FileFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.sink import EAGER_PACE, LastEdge, SinkSettings
+from pgcdc_cli.sinks.sink import EAGER_PACE, SinkSettings
 from pgcdc_cli.sinks.spool_file import SpoolFolder
 
 STDOUT = 1

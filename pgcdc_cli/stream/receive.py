@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.frames import Received
 from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
-from pgcdc_cli.replication.copy_both import ReplicationStream
+from pgcdc_cli.replication.copy_both import Received, ReplicationStream
 from pgcdc_cli.stream.encode import FrameEncoder
 from pgcdc_cli.stream.settings import RunEnd
 

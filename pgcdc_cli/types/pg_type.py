@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+JsonKind = Literal["number", "float", "bool", "json", "numeric", "string"]
+"""How a type's values are written in JSON; only a `string` may need escapes."""
+
 
 @dataclass(frozen=True, slots=True)
 class PgType:
@@ -51,6 +54,11 @@ def builtin(oid: int, typmod: int) -> PgType | None:
         assert element is not None
         return PgType(oid, typmod, f"{element.name}[]", "array", element)
     return None
+
+
+def json_kind(pg_type: PgType) -> JsonKind:
+    """Look up how a type's values are written in JSON."""
+    return _JSON_KINDS.get(pg_type.oid, "string")
 
 
 # From `src/include/catalog/pg_type.dat`, the same for PostgreSQL 15 to 18: name, category (see `PgType`),
@@ -152,3 +160,15 @@ TYPES = (
 # --- end of generated table ---
 _SCALARS = {oid: (name, category) for name, category, oid, _ in TYPES}
 _ELEMENTS = {array: oid for _, _, oid, array in TYPES if array}
+_KINDS_BY_NAME: dict[str, JsonKind] = {
+    "bool": "bool",
+    "int2": "number",
+    "int4": "number",
+    "int8": "number",
+    "float4": "float",
+    "float8": "float",
+    "numeric": "numeric",
+    "json": "json",
+    "jsonb": "json",
+}
+_JSON_KINDS = {oid: _KINDS_BY_NAME[name] for name, _, oid, _ in TYPES if name in _KINDS_BY_NAME}

@@ -37,7 +37,7 @@ from binascii import unhexlify
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +65,6 @@ class Conversion(Protocol):
     def __call__(self, column: pa.BinaryArray) -> Typed: ...
 
 
-JsonKind = Literal["number", "float", "bool", "json", "numeric", "string"]
 MAX_DECIMAL_PRECISION = 38
 _WIRE_TEXT = (pa.binary(), pa.large_binary())
 
@@ -83,11 +82,6 @@ def to_arrow(pg_type: PgType, column: ArrowArray) -> Typed:
 def arrow_type(pg_type: PgType) -> pa.DataType:
     """Look up a column's Arrow type."""
     return conversion(pg_type).arrow
-
-
-def json_kind(pg_type: PgType) -> JsonKind:
-    """Look up how a type's values are written in JSON; only a `string` may need escapes."""
-    return _JSON_KINDS.get(pg_type.oid, "string")
 
 
 @cache
@@ -373,14 +367,3 @@ _CONVERSIONS = _by_oid(
         "timestamptz": lambda _: timestamp("UTC"),
     }
 )
-_JSON_KINDS: dict[int, JsonKind] = {
-    _OIDS["bool"]: "bool",
-    _OIDS["int2"]: "number",
-    _OIDS["int4"]: "number",
-    _OIDS["int8"]: "number",
-    _OIDS["float4"]: "float",
-    _OIDS["float8"]: "float",
-    _OIDS["numeric"]: "numeric",
-    _OIDS["json"]: "json",
-    _OIDS["jsonb"]: "json",
-}

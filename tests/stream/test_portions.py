@@ -2,12 +2,11 @@
 
 import pytest
 
-from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.changes.slice import Edge, LastEdge
 from pgcdc_cli.formats.interface import EncodedSlice
-from pgcdc_cli.frames import Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import SMALLEST_BATCH
-from pgcdc_cli.sinks.sink import LastEdge
+from pgcdc_cli.replication.copy_both import Received
 from pgcdc_cli.stream.encode import portions
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.settings import RunEnd, RunLimits, Signals

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgcdc_cli.types.pg_type import PgType, builtin
-from pgcdc_cli.types.to_arrow import arrow_type, json_kind, numeric_precision, to_arrow
+from pgcdc_cli.types.pg_type import PgType, builtin, json_kind
+from pgcdc_cli.types.to_arrow import arrow_type, numeric_precision, to_arrow
 
 EPOCH = "extract(epoch FROM v) * 1000000"
 MICROS = pa.timestamp("us")
