@@ -1,11 +1,12 @@
-"""Which tables and columns to include, chosen by patterns like those of psql and pg_dump."""
+"""Which changes are wanted: by patterns of tables and columns, as in psql and pg_dump, and by position."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage
+from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage, Slice
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
+from pgcdc_cli.lsn import Lsn
 
 _PARTS = re.compile(r'(?:"(?:[^"]|"")*"|[^".])+|\.')
 _PIECES = re.compile(r'"((?:[^"]|"")*)"|([*?])|([^"*?]+)')
@@ -152,3 +153,27 @@ def _narrowed(table: TableSchema, kept: Sequence[int]) -> TableSchema:
         known = {name: one for name, one in facts.columns.items() if name in names}
         facts = replace(facts, columns=known)
     return replace(table, columns=columns, facts=facts)
+
+
+class TableStarts:
+    """The positions, by OID, as of which tables were read: only commits from there on are new for them."""
+
+    def __init__(self, starts: Mapping[int, Lsn]) -> None:
+        self._starts = starts
+
+    def without_read(self, slice_: Slice) -> Slice:
+        """Leave out changes that the rows read already contain."""
+        if not self._starts:
+            return slice_
+        changes = tuple(left for batch in slice_.changes if len(left := self._of(batch)))
+        truncates = tuple(
+            one for one in slice_.truncates if one.stamp.commit_lsn >= self._starts.get(one.table.oid, 0)
+        )
+        return replace(slice_, changes=changes, truncates=truncates)
+
+    def _of(self, batch: ChangeBatch) -> ChangeBatch:
+        start = self._starts.get(batch.table.oid)
+        if start is None:
+            return batch
+        kept = batch.stamps.commit_lsn >= start
+        return batch if kept.all() else batch.where(kept)

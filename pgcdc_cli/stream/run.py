@@ -8,6 +8,7 @@ from functools import cache, partial
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
+from pgcdc_cli.changes.selection import TableStarts
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import Format
@@ -30,7 +31,6 @@ from pgcdc_cli.stream.receive import TICK
 from pgcdc_cli.stream.reconnect import RetryPolicy
 from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotSource, ResnapshotWatch
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings, timed_out
-from pgcdc_cli.stream.snapshot_rows import TableStarts
 from pgcdc_cli.stream.snapshot_tables import WantedRows
 from pgcdc_cli.stream.start import RunStart, TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText
@@ -305,5 +305,5 @@ class StreamRun:
             decoder,
             encoding,
             TextMender(text, self._warned),
-            lambda slice_: watch.follow(starts.news(slice_)),
+            lambda slice_: watch.follow(starts.without_read(slice_)),
         )

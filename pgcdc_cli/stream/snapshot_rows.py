@@ -15,9 +15,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from queue import Full, Queue
 from typing import NamedTuple, TypeVar
 
@@ -282,30 +281,6 @@ def snapshot_batch(
     """Make a batch of changes from rows that were read."""
     image = FullImage(columns, (None,) * len(columns))
     return ChangeBatch(table, "R", stamp.next(len(columns[0])), image, None, position)
-
-
-class TableStarts:
-    """The positions, by OID, as of which tables were read: only commits from there on are new for them."""
-
-    def __init__(self, starts: Mapping[int, Lsn]) -> None:
-        self._starts = starts
-
-    def news(self, slice_: Slice) -> Slice:
-        """Leave out changes that the rows read already contain."""
-        if not self._starts:
-            return slice_
-        changes = tuple(news for batch in slice_.changes if len(news := self._of(batch)))
-        truncates = tuple(
-            one for one in slice_.truncates if one.stamp.commit_lsn >= self._starts.get(one.table.oid, 0)
-        )
-        return replace(slice_, changes=changes, truncates=truncates)
-
-    def _of(self, batch: ChangeBatch) -> ChangeBatch:
-        start = self._starts.get(batch.table.oid)
-        if start is None:
-            return batch
-        kept = batch.stamps.commit_lsn >= start
-        return batch if kept.all() else batch.where(kept)
 
 
 _AHEAD = 4
