@@ -42,11 +42,13 @@ _ONLY = """
     (%(only)s IS NULL
      OR c.oid = ANY (%(only)s::oid || ARRAY(SELECT a::oid FROM pg_partition_ancestors(%(only)s::oid) a)))"""
 
+# As in the stream, an index that is deferrable or invalid is no key, and neither are its INCLUDE columns.
 _TABLES = """
 WITH read AS ({})
 SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
-                   c.relreplident = 'f' OR a.attnum = ANY (i.indkey::int2[])) ORDER BY a.attnum)
+                   c.relreplident = 'f' OR a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+                   ORDER BY a.attnum)
         FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
               AND CASE json_typeof(r.names)
@@ -68,7 +70,7 @@ SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
 FROM read r
 JOIN pg_class c ON c.oid = r.oid
 LEFT JOIN pg_am m ON m.oid = c.relam
-LEFT JOIN pg_index i ON i.indrelid = c.oid
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
 ORDER BY 2, 3
 """

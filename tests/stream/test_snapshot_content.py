@@ -163,6 +163,34 @@ def test_a_row_comes_once_whatever_inherits_or_is_part_of_what(database, tmp_pat
     assert sorted(both) == ["public.child", "public.parent", "public.root"]
 
 
+@pytest.mark.parametrize(
+    ("key", "statement", "expected"),
+    [
+        ("PRIMARY KEY (b, a) INCLUDE (c)", "", ["a", "b"]),
+        ("UNIQUE (b) INCLUDE (c)", "ALTER TABLE t REPLICA IDENTITY USING INDEX i", ["b"]),
+        ("PRIMARY KEY (a) DEFERRABLE", "", None),
+        (
+            "PRIMARY KEY (b)",
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'i'::regclass",
+            None,
+        ),
+    ],
+)
+def test_the_key_is_the_stream_s(database, tmp_path, key, statement, expected):
+    database.execute(
+        f"CREATE TABLE t (a int NOT NULL, b int NOT NULL, c json, CONSTRAINT i {key}); {statement};"
+        "INSERT INTO t VALUES (1, 2, NULL); CREATE PUBLICATION pub FOR TABLE t"
+    )
+    out = tmp_path / "out"
+    assert stream(database.uri, slot := new_slot_name(), "-D", str(out), *INITIAL).returncode == 0
+    database.execute("INSERT INTO t VALUES (2, 3, NULL)")
+    assert stream(database.uri, slot, "-D", str(out), *NOW).returncode == 0
+    rows = [json.loads(line) for line in contents(out)["public.t"]]
+    assert [row["op"] for row in rows] == ["R", "I"]
+    keys = [list(row["key"]) if "key" in row else None for row in rows]
+    assert keys == [expected, expected]
+
+
 def test_chosen_tables_and_columns_alone_are_read(database18, tmp_path):
     database18.execute(
         "CREATE TABLE t (a int PRIMARY KEY, b text, c text); INSERT INTO t VALUES (1, 'b', 'c');"
