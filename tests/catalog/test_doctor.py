@@ -189,20 +189,7 @@ def test_operations_that_are_left_out(database):
 KEY = "id int PRIMARY KEY"
 
 
-@pytest.mark.parametrize(
-    ("check", "columns", "identity", "objects"),
-    [
-        ("replica-identity", "id int", "DEFAULT", "FOR ALL TABLES"),
-        ("replica-identity", "id int NOT NULL UNIQUE", "DEFAULT", "FOR TABLE t"),
-        ("replica-identity", KEY, "NOTHING", "FOR TABLE t"),
-        ("replica-identity", "id int PRIMARY KEY DEFERRABLE", "DEFAULT", "FOR TABLE t"),
-        ("column-list", f"{KEY}, a int", "DEFAULT", "FOR TABLE t (a)"),
-        ("column-list", f"{KEY}, a int", "FULL", "FOR TABLE t (id)"),
-        ("row-filter", f"{KEY}, a int", "DEFAULT", "FOR TABLE t WHERE (a > 1)"),
-        ("row-filter", f"{KEY}, a int", "DEFAULT", "FOR TABLE t (id) WHERE (a > 1)"),
-    ],
-)
-def test_updates_that_would_fail_on_the_source(database, check, columns, identity, objects):
+def update_fails_until_mended(database, check, columns, identity, objects):
     table = f"CREATE TABLE t ({columns})"
     publish(database, table, f"ALTER TABLE t REPLICA IDENTITY {identity}", objects=objects)
     database.execute("INSERT INTO t (id) VALUES (1)")
@@ -213,12 +200,71 @@ def test_updates_that_would_fail_on_the_source(database, check, columns, identit
     database.execute("UPDATE t SET id = 2")
 
 
+@pytest.mark.parametrize(
+    ("check", "columns", "identity", "objects"),
+    [
+        ("replica-identity", "id int", "DEFAULT", "FOR ALL TABLES"),
+        ("replica-identity", "id int NOT NULL UNIQUE", "DEFAULT", "FOR TABLE t"),
+        ("replica-identity", KEY, "NOTHING", "FOR TABLE t"),
+        ("replica-identity", f"{KEY} DEFERRABLE", "DEFAULT", "FOR TABLE t"),
+        ("replica-identity", f"{KEY} DEFERRABLE", "NOTHING", "FOR TABLE t"),
+        ("column-list", f"{KEY}, a int", "DEFAULT", "FOR TABLE t (a)"),
+        ("column-list", f"{KEY}, a int", "FULL", "FOR TABLE t (id)"),
+        ("row-filter", f"{KEY}, a int", "DEFAULT", "FOR TABLE t WHERE (a > 1)"),
+        ("row-filter", f"{KEY}, a int", "DEFAULT", "FOR TABLE t (id) WHERE (a > 1)"),
+        ("row-filter", "id int, a int, PRIMARY KEY (id) INCLUDE (a)", "DEFAULT", "FOR TABLE t WHERE (a > 1)"),
+    ],
+)
+def test_updates_that_would_fail_on_the_source(database, check, columns, identity, objects):
+    update_fails_until_mended(database, check, columns, identity, objects)
+
+
+GENERATED = "GENERATED ALWAYS AS (a + 1)"
+ALL, STORED = "FOR ALL TABLES", "FOR TABLE t WITH (publish_generated_columns = stored)"
+
+
+@pytest.mark.parametrize(
+    ("check", "columns", "identity", "objects"),
+    [
+        ("generated-column", f"id int, g int {GENERATED} STORED", "FULL", ALL),
+        ("generated-column", f"id int, g int {GENERATED} STORED UNIQUE NOT NULL", "USING INDEX t_g_key", ALL),
+        ("generated-column", f"{KEY}, g int {GENERATED}", "FULL", STORED),
+        ("generated-column", f"id int NOT NULL UNIQUE, g int {GENERATED}", "FULL", ALL),
+        ("generated-column", f"{KEY} DEFERRABLE, g int {GENERATED}", "FULL", ALL),
+        ("generated-column", f"id int, g int {GENERATED}, h int {GENERATED} STORED", "FULL", STORED),
+        ("replica-identity", f"id int, g int {GENERATED}", "NOTHING", ALL),
+        ("row-filter", f"{KEY}, g int {GENERATED}", "DEFAULT", "FOR TABLE t WHERE (a > 1)"),
+    ],
+)
+def test_updates_that_fail_for_generated_columns(database18, check, columns, identity, objects):
+    update_fails_until_mended(database18, check, f"a int DEFAULT 1, {columns}", identity, objects)
+
+
+def test_generated_columns_that_the_server_accepts(database):
+    """Those outside of the identity; all in a publication that sends them; all before PostgreSQL 18."""
+    publish(database, f"CREATE TABLE t ({KEY}, a int, g int {GENERATED} STORED)")
+    if database.connection.info.server_version >= 180000:
+        database.execute("UPDATE t SET a = 1")
+        assert problems(database, "p") == []
+        database.execute("ALTER PUBLICATION p SET (publish_generated_columns = stored)")
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    database.execute("UPDATE t SET a = 1")
+    assert problems(database, "p") == []
+
+
+def test_included_columns_are_no_part_of_the_identity(database):
+    objects = "FOR TABLE t (id)"
+    publish(database, "CREATE TABLE t (id int, a int, PRIMARY KEY (id) INCLUDE (a))", objects=objects)
+    database.execute("UPDATE t SET a = 1")
+    assert problems(database, "p") == []
+
+
 def test_inserts_alone_need_no_identity(database):
     publish(database, "CREATE TABLE t (id int)", objects="FOR TABLE t WITH (publish = 'insert')")
     assert "replica-identity" not in [check for check, _, _ in problems(database, "p")]
 
 
-@pytest.mark.parametrize("columns", ["id int", "id int NOT NULL UNIQUE"])
+@pytest.mark.parametrize("columns", ["id int", "id int NOT NULL UNIQUE", f"{KEY} DEFERRABLE"])
 def test_tables_without_a_key(database, columns):
     publish(database, f"CREATE TABLE t ({columns})", "ALTER TABLE t REPLICA IDENTITY FULL")
     mend(database, "keyless-table", "p")

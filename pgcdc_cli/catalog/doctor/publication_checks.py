@@ -13,10 +13,11 @@ from pgcdc_cli.errors import nearest, quoted_list
 
 # A partitioned table has rows only in its leaf partitions, each with a replica identity of its own. The
 # columns of a row filter are taken from its expression tree: pg_depend has them together with those of a
-# column list.
+# column list. Servers before PostgreSQL 18 don't mind generated columns that aren't published.
 _PUBLISHED = r"""
 WITH published AS (
-    SELECT t.pubname, c.oid AS root, t.attnames, t.rowfilter, r.prattrs IS NOT NULL AS has_list,
+    SELECT t.pubname, c.oid AS root, coalesce(t.attnames, '{}') AS attnames, t.rowfilter,
+           r.prattrs IS NOT NULL AS has_list,
            ARRAY(SELECT DISTINCT a.attname::text
                  FROM regexp_matches(r.prqual::text, ':varattno (\d+)', 'g') m
                  JOIN pg_attribute a ON a.attrelid = r.prrelid AND a.attnum = m[1]::int
@@ -32,24 +33,35 @@ WITH published AS (
     LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
     WHERE t.pubname = ANY (ARRAY(SELECT pubname FROM pg_publication
                                  WHERE oid = ANY (%(publications)s::oid[]))))
-SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident = 'f', c.relreplident = 'n',
+SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident = 'f',
        ARRAY(SELECT a.attname::text
-             FROM pg_index i CROSS JOIN unnest(i.indkey) k (attnum)
+             FROM pg_index i CROSS JOIN unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k (attnum)
              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
              WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+       EXISTS (SELECT FROM pg_index i
+               WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate),
+       ARRAY(SELECT a.attname::text
+             FROM pg_index i CROSS JOIN unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k (attnum)
+             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+             WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
        (SELECT min(x.relname::text) FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
         WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid
               AND i.indpred IS NULL AND i.indexprs IS NULL
               AND NOT EXISTS (SELECT FROM pg_attribute a
-                              WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey::int2[])
+                              WHERE a.attrelid = c.oid
+                                    AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
                                     AND (NOT a.attnotnull
                                          OR EXISTS (SELECT FROM pg_constraint k
                                                     WHERE k.conrelid = c.oid AND k.contype = 'n'
                                                           AND NOT k.convalidated
                                                           AND a.attnum = ANY (k.conkey))))),
-       p.attnames::text[], p.rowfilter, p.has_list, p.filtered_by, p.may_select
+       p.attnames::text[], p.rowfilter, p.has_list, p.filtered_by, p.may_select,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
+                   AND a.attname <> ALL (p.attnames)
+                   AND current_setting('server_version_num')::int >= 180000),
+       EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated = 'v')
 FROM published p
 JOIN pg_class rc ON rc.oid = p.root JOIN pg_namespace rn ON rn.oid = rc.relnamespace
 CROSS JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(p.root) WHERE isleaf
@@ -96,24 +108,28 @@ class PublishedRelation:
     """A table whose rows a publication sends; for a partition, `published_as` is the published ancestor.
 
     `identity` are the columns of the replica identity's index, empty without such an index; with
-    `identity_full` all columns are the identity. `usable_index` is a unique index over NOT NULL columns,
-    which could be one. `columns` are the published columns; `has_list`: a column list chooses them.
-    `filtered_by` are the columns of the row filter.
+    `identity_full` all columns are the identity. A primary key that is deferrable can't be one: its columns
+    are `deferrable_key`. `usable_index` is a unique index over NOT NULL columns, which could be one.
+    `columns` are the published columns; `has_list`: a column list chooses them. `filtered_by` are the columns
+    of the row filter. `unpublished` are generated columns that the server refuses in a replica identity;
+    those of a table with `has_virtual` can't all be published.
     """
 
     publication: str
     published_as: TableName
     table: TableName
     identity_full: bool
-    identity_nothing: bool
     identity: tuple[str, ...]
     has_primary_key: bool
+    deferrable_key: tuple[str, ...]
     usable_index: str | None
     columns: tuple[str, ...]
     row_filter: str | None
     has_list: bool
     filtered_by: tuple[str, ...]
     may_select: bool
+    unpublished: tuple[str, ...]
+    has_virtual: bool
 
 
 def read_relations(session: Session, publications: Sequence[int]) -> list[PublishedRelation]:
@@ -217,13 +233,20 @@ def replica_identity(setup: Setup) -> Iterator[Finding]:
 def _refused(relation: PublishedRelation) -> Iterator[Finding]:
     """Check what `CheckCmdReplicaIdentity` in src/backend/executor/execReplication.c checks, in its words."""
     if not relation.identity_full and not relation.identity:
-        yield _finding("replica-identity", relation, "it has no replica identity", (_identity(relation),))
+        yield _finding("replica-identity", relation, "it has no replica identity", _identity(relation))
         return
     unlisted = [name for name in relation.identity if name not in relation.columns]
     if relation.has_list and (relation.identity_full or unlisted):
         why = "though its identity is FULL" if relation.identity_full else f"without {', '.join(unlisted)}"
         problem = f'publication "{relation.publication}" has a column list for it, {why}'
         yield _finding("column-list", relation, problem, _publish_again(relation, unlisted))
+    generated = [name for name in relation.unpublished if relation.identity_full or name in relation.identity]
+    if generated and not relation.has_list:
+        problem = (
+            f'its replica identity has generated columns that publication "{relation.publication}" doesn\'t'
+            f" publish: {', '.join(generated)}"
+        )
+        yield _finding("generated-column", relation, problem, _publish_generated(relation))
     unfilterable = [name for name in relation.filtered_by if name not in relation.identity]
     if unfilterable and not relation.identity_full:
         problem = (
@@ -239,15 +262,18 @@ def _finding(check: str, relation: PublishedRelation, problem: str, statements: 
     return Finding(check, "error", message, name, statements)
 
 
-def _identity(relation: PublishedRelation) -> str:
-    """Write the statement that sets a replica identity: the key if there is one, else all columns."""
-    if relation.has_primary_key and relation.identity_nothing:
-        kind = "DEFAULT"
-    elif relation.usable_index is not None:
-        kind = f"USING INDEX {quoted(relation.usable_index)}"
-    else:
-        kind = "FULL"
-    return f"ALTER TABLE {quoted(*relation.table)} REPLICA IDENTITY {kind};"
+def _identity(relation: PublishedRelation) -> tuple[str, ...]:
+    """Write the statements that set a replica identity: a key if there is one, else all columns."""
+    if relation.has_primary_key or relation.usable_index is not None or relation.unpublished:
+        return _key(relation)
+    return (f"ALTER TABLE {quoted(*relation.table)} REPLICA IDENTITY FULL;",)
+
+
+def _publish_generated(relation: PublishedRelation) -> tuple[str, ...]:
+    """Write the statements that publish generated columns, or take virtual ones out of the identity."""
+    if relation.has_virtual:
+        return _key(relation)
+    return (f"ALTER PUBLICATION {quoted(relation.publication)} SET (publish_generated_columns = stored);",)
 
 
 def _publish_again(relation: PublishedRelation, more: list[str]) -> tuple[str, ...]:
@@ -258,10 +284,10 @@ def _publish_again(relation: PublishedRelation, more: list[str]) -> tuple[str, .
 
 
 def _without_filter(relation: PublishedRelation) -> tuple[str, ...]:
-    if not relation.has_list:
+    if not relation.has_list and not relation.unpublished:
         return (f"ALTER TABLE {quoted(*relation.table)} REPLICA IDENTITY FULL;",)
-    # With FULL, the column list would be refused.
-    return _in_place(relation, f" ({', '.join(map(quoted, relation.columns))})")
+    # With FULL, the column list would be refused, and so would generated columns.
+    return _in_place(relation, f" ({', '.join(map(quoted, relation.columns))})" if relation.has_list else "")
 
 
 def _in_place(relation: PublishedRelation, definition: str) -> tuple[str, ...]:
@@ -278,16 +304,27 @@ def keyless_tables(setup: Setup) -> Iterator[Finding]:
             continue
         seen.add(relation.table)
         name = ".".join(relation.table)
-        message = f'table "{name}" has no primary key: its changes can be streamed, but not merged by key'
-        yield Finding("keyless-table", "warning", message, name, (_key(relation),))
+        lack = "no primary key but a deferrable one" if relation.deferrable_key else "no primary key"
+        message = f'table "{name}" has {lack}: its changes can be streamed, but not merged by key'
+        yield Finding("keyless-table", "warning", message, name, _key(relation))
 
 
-def _key(relation: PublishedRelation) -> str:
-    """Write the statement that makes a unique index the replica identity, or adds a primary key."""
+def _key(relation: PublishedRelation) -> tuple[str, ...]:
+    """Write the statements that make a key the replica identity, or add one; FULL stays if it may."""
+    schema, name = relation.table
+    table = quoted(schema, name)
+    identity = f"ALTER TABLE {table} REPLICA IDENTITY"
+    if relation.has_primary_key:
+        return (f"{identity} DEFAULT;",)
     if relation.usable_index is not None:
-        return _identity(relation)
+        return (f"{identity} USING INDEX {quoted(relation.usable_index)};",)
+    if relation.deferrable_key:
+        index, columns = quoted(f"{name}_pgcdc_key"), ", ".join(map(quoted, relation.deferrable_key))
+        create = f"CREATE UNIQUE INDEX {index} ON {table} ({columns});"
+        return (create, f"{identity} USING INDEX {index};")
     key = "pgcdc_key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
-    return f"ALTER TABLE {quoted(*relation.table)} ADD COLUMN {key};"
+    add = f"ALTER TABLE {table} ADD COLUMN {key};"
+    return (add, f"{identity} DEFAULT;") if relation.unpublished else (add,)
 
 
 def unvalidated_keys(setup: Setup) -> Iterator[Finding]:
