@@ -1,7 +1,8 @@
 """Read what pg_recvlogical captured of pgoutput: messages, each followed by a line feed.
 
 A capture has no positions of its own, so its changes have no `lsn`. Only built-in types are known; values of
-others are strings. Messages other than changes are shown as `{"message":"Relation",...}`.
+others are strings. Messages other than changes are shown as `{"message":"Relation",...}`. A capture doesn't
+tell its encoding either: bytes that aren't UTF-8 are escaped.
 """
 
 import io
@@ -23,6 +24,7 @@ from pgcdc_cli.pgoutput.decode import decode_next
 from pgcdc_cli.reader.restored_change import Value, Values, change_line, message_content
 from pgcdc_cli.reader.stored_file import Order, StoredFile, undecodable
 from pgcdc_cli.types.binary import has_reader, text_of
+from pgcdc_cli.types.database_text import ESCAPED, backslashes
 from pgcdc_cli.types.pg_type import PgType, builtin, json_kind
 
 _CHUNK = 1 << 20
@@ -93,10 +95,12 @@ class _Window:
         return message
 
     def _decode(self, in_stream: bool) -> tuple[m.Message, int]:
-        message, end = decode_next(self._data, self._offset, in_stream=in_stream)
+        message, end = decode_next(self._data, self._offset, in_stream=in_stream, text=ESCAPED)
         if isinstance(message, m.StreamAbort) and self._data[end : end + 1] != b"\n":
             # A capture doesn't say whether streaming was parallel; if it was, this message is longer.
-            message, end = decode_next(self._data, self._offset, in_stream=in_stream, streaming_parallel=True)
+            message, end = decode_next(
+                self._data, self._offset, in_stream=in_stream, streaming_parallel=True, text=ESCAPED
+            )
         if self._data[end : end + 1] != b"\n":
             start = self._data[self._offset : end]
             name = type(message).__name__
@@ -245,7 +249,8 @@ def _values(relation: m.Relation, image: _Image | None) -> Values | None:
             case m.Text():
                 pg_type = builtin(column.type_oid, column.typmod)
                 kind = "string" if pg_type is None else json_kind(pg_type)
-                values[column.name] = Value(kind, value.data.decode())
+                text, _ = ESCAPED.decode(value.data, 1 if pg_type is None else backslashes(pg_type))
+                values[column.name] = Value(kind, text)
             case m.Binary():
                 values[column.name] = Value("string", "\\x" + value.data.hex())
     return values

@@ -15,7 +15,7 @@ from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import INVALID_TEXT_HINT
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.database_text import DatabaseText
+from pgcdc_cli.types.database_text import DatabaseText, backslashes
 
 log = logging.getLogger("pgcdc")
 
@@ -87,9 +87,9 @@ class TextMender:
         if isinstance(values, list):
             if all(value is None or value.isascii() for value in values):
                 return values
-            mended, invalid = self.text.values(values, _backslashes(column))
+            mended, invalid = self.text.values(values, backslashes(column.type))
         else:
-            mended, invalid = self._array(values, _backslashes(column))
+            mended, invalid = self._array(values, backslashes(column.type))
         if invalid:
             self._counts[table] += invalid
             self._warn(table, column)
@@ -121,14 +121,6 @@ def _counted(piece: Piece, left: Counter[TableSchema]) -> Piece:
     if not piece.rows or not tables:
         return piece
     return replace(piece, invalid_text=sum(left.pop(table) for table in tables))
-
-
-def _backslashes(column: TableColumn) -> int:
-    """Return how many backslashes an escaped backslash takes in this column's text."""
-    type_ = column.type
-    if type_.element is not None:
-        return 4 if type_.element.name in {"json", "jsonb"} else 2
-    return 2 if type_.name in {"json", "jsonb", "hstore"} else 1
 
 
 def _invalid_value(slice_: Slice) -> PgcdcError | None:

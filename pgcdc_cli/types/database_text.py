@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pgcdc_cli.types.pg_type import PgType
+
 InvalidText = Literal["stop", "replace", "escape"]
 
 UNCHECKED = "SQL_ASCII"
@@ -120,8 +122,18 @@ class DatabaseText:
         return mended, invalid
 
 
+def backslashes(type_: PgType) -> int:
+    """Return how many backslashes an escaped backslash takes in a type's text."""
+    if type_.element is not None:
+        return 4 if type_.element.name in {"json", "jsonb"} else 2
+    return 2 if type_.name in {"json", "jsonb", "hstore"} else 1
+
+
 INVALID_NAME_HINT = "none of it was confirmed: continue with --invalid-text replace or escape"
 
 
 STRICT = DatabaseText()
 """UTF-8; invalid text is an error."""
+
+ESCAPED = DatabaseText(invalid="escape")
+"""UTF-8; each invalid byte becomes `\\xNN`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from segments import as_stream
+from servers import Encoded
 from show_tools import show, with_changes
 
 from pgcdc_cli.lsn import Lsn
@@ -398,6 +399,23 @@ def test_a_raw_capture_is_printed_message_by_message(database, pgcdc, tmp_path):
         assert any(line.startswith(start) for line in text.splitlines())
     assert len([line for line in text.splitlines() if line.startswith("Truncate")]) == 2
     assert text.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_raw_capture_that_is_not_utf8_has_its_bytes_escaped(server18, tmp_path, pgcdc, encoding):
+    """As in `pgcdc slot peek`; a capture doesn't say which encoding it has."""
+    database = Encoded(server18, encoding)
+    try:
+        database.send(b'CREATE TABLE "\xe9" (a int PRIMARY KEY, "b\xe9" text, c json, d text[])')
+        database.slot = database.create_slot()
+        database.send(b"INSERT INTO \"\xe9\" VALUES (1, 'caf\xe9', '{\"k\": \"\xe9\"}', '{\xe9}')")
+        database.execute(f"SET client_encoding = {encoding}")
+        capture(database, tmp_path / "raw", publication_names="pub")
+    finally:
+        database.drop()
+    [change] = map(json.loads, show(pgcdc, "raw", "--table", "public.*").splitlines()[1:])
+    assert change["table"] == "\\xe9"
+    assert change["new"] == {"a": 1, "b\\xe9": "caf\\xe9", "c": {"k": "\\xe9"}, "d": "{\\\\xe9}"}
 
 
 def test_streamed_transactions_of_a_capture(database, pgcdc, tmp_path):
