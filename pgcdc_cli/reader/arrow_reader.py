@@ -74,6 +74,8 @@ def read_arrow(file: StoredFile, content: io.BufferedReader) -> Iterator[ArrowRo
         with pa.ipc.open_stream(content) as reader:
             table = _table(file.path, reader.schema)
             for batch in reader:
+                # Arrow itself trusts the offsets in a batch: damaged ones would end the process.
+                batch.validate(full=True)
                 for start in range(0, batch.num_rows, _ROWS):
                     yield from ArrowRows(file.path, table, batch.slice(start, _ROWS))
         while content.read(_REST):
@@ -84,7 +86,7 @@ def read_arrow(file: StoredFile, content: io.BufferedReader) -> Iterator[ArrowRo
 def _refusing_damage(path: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError, MemoryError) as error:
         raise undecodable(path, f"its Arrow stream is damaged or not pgcdc's: {error}") from error
 
 

@@ -1,6 +1,8 @@
 """`pgcdc show` of files that are damaged, cut, or not pgcdc's: one line, a hint, an exit status."""
 
 import gzip
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -169,6 +171,36 @@ def test_a_cut_arrow_file_is_refused(stream, pgcdc, tmp_path):
         status, error, hint = refused_show(pgcdc, "cut.arrow")
         assert (status, hint) == (8, FOREIGN)
         assert error.startswith('could not read "cut.arrow": ')
+
+
+DAMAGES = """
+import random, sys
+from pathlib import Path
+from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.reader.directory_reader import read_path
+
+path, dice, refused = Path(sys.argv[1]), random.Random(1), 0
+whole = path.read_bytes()
+for _ in range(600):
+    damaged = bytearray(whole)
+    damaged[dice.randrange(len(whole))] ^= dice.randrange(1, 256)
+    path.write_bytes(damaged)
+    try:
+        for change in read_path(path, (), partial=False):
+            change.line
+    except PgcdcError:
+        refused += 1
+print(refused)
+"""
+
+
+def test_no_damaged_byte_of_an_arrow_file_ends_the_process(stream, tmp_path):
+    """Arrow trusts what it reads: offsets beyond a column's end were a SIGSEGV."""
+    stream("-D", "d", "--format", "arrow")
+    [file] = (tmp_path / "d" / "public.items").iterdir()
+    ran = subprocess.run([sys.executable, "-c", DAMAGES, file], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert int(ran.stdout) > 100
 
 
 def test_an_arrow_file_of_somebody_elses_is_refused(pgcdc, tmp_path):
