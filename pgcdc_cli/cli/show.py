@@ -395,7 +395,7 @@ def _pretty_printer(*, full: bool, remember: bool) -> Callable[["StoredChange"],
     from pgcdc_cli.formats.pretty import EarlierChanges, render_line, render_message
     from pgcdc_cli.formats.terminal import Style
     from pgcdc_cli.reader.capture_reader import CapturedMessage
-    from pgcdc_cli.reader.stored_file import undecodable
+    from pgcdc_cli.reader.restored_change import MISREAD, unfit_line
 
     style = Style(colour=wants_colour(sys.stdout), width=get_terminal_size().columns, full=full)
     earlier = EarlierChanges() if remember else None
@@ -405,8 +405,8 @@ def _pretty_printer(*, full: bool, remember: bool) -> Callable[["StoredChange"],
             return render_message(change.message, change.relations, style)
         try:
             return render_line(change.line, style, earlier).removesuffix("\n")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise undecodable("a change", f"{error!r} in {change.line[:200]}") from error
+        except MISREAD as error:
+            raise unfit_line(change.line, error) from error
 
     return pretty
 

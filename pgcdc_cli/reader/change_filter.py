@@ -9,6 +9,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.exact_json import Change, parse_line
 from pgcdc_cli.formats.pretty import image
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.reader.restored_change import MISREAD, unfit_line
 
 Moment: TypeAlias = Lsn | datetime
 """A position in the log, or a commit time with time zone."""
@@ -34,12 +35,17 @@ class ChangeFilter:
     def wants(self, line: str) -> bool:
         """Whether a change, given as its JSON line, is wanted.
 
-        Raises ValueError for an invalid line, and PgcdcError (USAGE) if the change's format has no such
-        value.
+        Raises PgcdcError: PROTOCOL for a line with values that don't fit, and USAGE if the change's format
+        has no such value.
         """
         if self == _EVERYTHING:
             return True
-        change = parse_line(line)
+        try:
+            return self._wants(parse_line(line))
+        except MISREAD as error:
+            raise unfit_line(line, error) from error
+
+    def _wants(self, change: Change) -> bool:
         return (
             (not self.operations or change.get("op") in self.operations)
             and (not self.key or self._has_key(change))

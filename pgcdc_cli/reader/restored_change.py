@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.formats.exact_json import Number, compact_json
 from pgcdc_cli.reader.stored_file import Order, undecodable
 from pgcdc_cli.types.pg_type import JsonKind
@@ -14,6 +15,8 @@ from pgcdc_cli.types.pg_type import JsonKind
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _LINE_BREAKS = str.maketrans("\n\r", "  ")
 _BOOLEANS = {"t": "true", "f": "false"}
+_LONGEST_SHOWN = 200
+"""Characters of a line that an error shows."""
 _T = TypeVar("_T")
 
 MISREAD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -100,6 +103,11 @@ def each_line(
             yield from read(line.removesuffix(b"\n").decode())
         except MISREAD as error:
             raise undecodable(path, f"line {number} is not {what}: {complaint(error)}") from error
+
+
+def unfit_line(line: str, error: Exception) -> PgcdcError:
+    """Make the error for a change whose JSON line has values of another kind than pgcdc writes."""
+    return undecodable("a change", f"{complaint(error)}: {line[:_LONGEST_SHOWN]}")
 
 
 def complaint(error: Exception) -> str:

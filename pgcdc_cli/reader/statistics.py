@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pgcdc_cli.formats.exact_json import Change, parse_line
+from pgcdc_cli.reader.restored_change import MISREAD, unfit_line
 
 _LARGEST = 5
 """Number of transactions that are listed."""
@@ -59,21 +60,20 @@ def count(lines: Iterable[tuple[str, str]], empty: Collection[str] = ()) -> Stat
     """Count changes, each given as its table and JSON line, in the order in which they happened.
 
     Begins and ends of transactions aren't counted, but separate them. `empty` are tables of which a snapshot
-    had no rows. Memory holds the tables and the largest transactions.
+    had no rows. Memory holds the tables and the largest transactions. Raises PgcdcError (PROTOCOL) for a line
+    with values that don't fit.
     """
     statistics = Statistics()
     current: Transaction | None = None
     shared, bounded = None, False
     for table, line in lines:
-        change = parse_line(line)
-        operation = change.get("op")
+        operation, identity, begun = _read(line)
         if operation in ("B", "C"):
             _ended(statistics, current)
             current, bounded = None, operation == "B"
         if operation not in _CHANGES:
             continue
         statistics.operations[table, operation] += 1
-        identity = _identity(change)
         if identity is None and not bounded:
             _ended(statistics, current)
             current = None
@@ -82,7 +82,7 @@ def count(lines: Iterable[tuple[str, str]], empty: Collection[str] = ()) -> Stat
             current = current._replace(changes=current.changes + 1)
         else:
             _ended(statistics, current)
-            current, shared = _begun(change), identity
+            current, shared = begun, identity
     _ended(statistics, current)
     unchanged = set(empty) - {table for table, _ in statistics.operations}
     statistics.operations.update({(table, "R"): 0 for table in unchanged})
@@ -94,6 +94,25 @@ def _ended(statistics: Statistics, transaction: Transaction | None) -> None:
         statistics.end_of(transaction)
 
 
+def _read(line: str) -> tuple[str, object, Transaction]:
+    """Read a change's operation ("" for another message), identity, and transaction, as its first change."""
+    try:
+        change = parse_line(line)
+        xid = change.get("xid")
+        commit_lsn, ts = (_text(change.get(name)) for name in ("commit_lsn", "ts"))
+        begun = Transaction(1, commit_lsn, None if xid is None else int(xid), ts)
+        return _text(change.get("op")) or "", _identity(change), begun
+    except MISREAD as error:
+        raise unfit_line(line, error) from error
+
+
+def _text(value: object) -> str | None:
+    """Raises TypeError for a value that is neither text nor null."""
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError
+
+
 def _identity(change: Change) -> object:
     """Return a value that all changes of a transaction share; None if unknown.
 
@@ -102,8 +121,3 @@ def _identity(change: Change) -> object:
     if change.get("commit_lsn") is not None:
         return change["commit_lsn"]
     return (change["xid"] or change.get("lsn")) if "xid" in change else None
-
-
-def _begun(change: Change) -> Transaction:
-    xid = change.get("xid")
-    return Transaction(1, change.get("commit_lsn"), None if xid is None else int(xid), change.get("ts"))
