@@ -177,20 +177,19 @@ def undecodable(path: str, reason: str) -> PgcdcError:
 def find_schema(directory: Path, fingerprint: str) -> TableSchema | None:
     """Read `schemas/OID-FINGERPRINT.json`, if there is one. Raises PgcdcError (CHECKPOINT) if damaged."""
     path = next((directory / SCHEMAS).glob(f"*-{glob.escape(fingerprint)}.json"), None)
-    if path is None:
-        return None
-    schema = read_schema(path)
-    if schema.fingerprint != fingerprint:
-        raise unreadable(str(path), "its content doesn't have the fingerprint in its name")
-    return schema
+    return None if path is None else read_schema(path)
 
 
 @cache
 def read_schema(path: Path) -> TableSchema:
     """Read a schema file. Raises PgcdcError (CHECKPOINT) if it isn't as it was written."""
     try:
-        return TableSchema.from_json(json.loads(path.read_bytes()))
+        schema = TableSchema.from_json(json.loads(path.read_bytes()))
+        unchanged = path.stem.endswith(f"-{schema.fingerprint}")
     except OSError as error:
         raise unreadable(str(path), error.strerror or str(error)) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise unreadable(str(path), f"it is not a schema file of pgcdc: {error!r}") from error
+    if not unchanged:
+        raise unreadable(str(path), "its content doesn't have the fingerprint in its name")
+    return schema

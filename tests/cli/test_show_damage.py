@@ -67,13 +67,29 @@ def test_a_missing_schema_file_is_found(stream, pgcdc, tmp_path):
     assert error.startswith('could not read "d/schemas/')
 
 
-def test_a_changed_schema_file_is_found(stream, pgcdc, tmp_path):
-    stream("-D", "d", "--format", "arrow")
+DEBEZIUM = ("debezium", "-c", "topic.prefix=srv", "-c", "snapshot.mode=never")
+
+
+@pytest.mark.parametrize(
+    ("form", "written", "found"),
+    [
+        (("arrow",), '"name":"sku"', '"name":"SKU"'),
+        (DEBEZIUM, '"form":', '"from":'),
+        (DEBEZIUM, '"events":{', '"events":{"columns":7},"":{'),
+        (DEBEZIUM, '"default":null,"labels":null', '"default":null,"labels":7'),
+        (DEBEZIUM, '"facts":{', '"facts":{"columns":[],"":7},"":{'),
+    ],
+)
+def test_a_changed_schema_file_is_found(stream, pgcdc, tmp_path, form, written, found):
+    stream("-D", "d", "--format", *form)
     for schema in (tmp_path / "d" / "schemas").iterdir():
-        schema.write_text(schema.read_text().replace('"name":"sku"', '"name":"SKU"'))
+        schema.write_text(schema.read_text().replace(written, found))
     status, error, _ = refused_show(pgcdc, "d")
     assert status == 10
-    assert error.endswith("its content doesn't have the fingerprint in its name")
+    reason = error.partition('.json": ')[2]
+    assert reason == "its content doesn't have the fingerprint in its name" or reason.startswith(
+        "it is not a schema file of pgcdc: "
+    )
 
 
 def test_a_damaged_manifest_is_found(directory, pgcdc):
@@ -215,7 +231,7 @@ def test_an_arrow_file_of_somebody_elses_is_refused(pgcdc, tmp_path):
 @pytest.mark.parametrize(
     "form",
     [
-        ("debezium", "-c", "topic.prefix=srv", "-c", "snapshot.mode=never"),
+        DEBEZIUM,
         ("wal2json",),
         ("wal2json", "--wal2json-option", "format-version=1"),
     ],
