@@ -142,22 +142,30 @@ def peek(
 
     slot = _find(conninfo, name)
     raw = slot.plugin != "pgoutput" or file_format == "raw"
+    remedies: dict[ErrorKind, str] = {}
     if publication is None and slot.plugin == "pgoutput":
         with Catalog(conninfo) as catalog:
             publication = _publications(catalog)
-    stream(
-        conninfo=conninfo,
-        slot=name,
-        publication=publication,
-        file_format="raw" if raw else file_format,
-        peek=True,
-        endpos="now",
-        # Raw output has no transactions to count.
-        max_transactions=None if raw else str(limit),
-        no_loop=True,
-        progress=False,
-        invalid_text=None if raw else "escape",
-    )
+        if len(publication) > 1:
+            # One may be newer than the slot's changes, or not go together with another one.
+            remedies[ErrorKind.PUBLICATION] = _CHOOSE_HINT
+    with hints(remedies):
+        stream(
+            conninfo=conninfo,
+            slot=name,
+            publication=publication,
+            file_format="raw" if raw else file_format,
+            peek=True,
+            endpos="now",
+            # Raw output has no transactions to count.
+            max_transactions=None if raw else str(limit),
+            no_loop=True,
+            progress=False,
+            invalid_text=None if raw else "escape",
+        )
+
+
+_CHOOSE_HINT = "name the publication with which the slot is read: --publication NAME"
 
 
 def _publications(catalog: "Catalog") -> list[str]:

@@ -100,8 +100,13 @@ _SPOOL_HINT = "or let pgcdc spool the transactions: --streaming on"
 _PUBLICATION_HINT = "create the publication; then recreate the slot, or advance it past this point"
 
 _UNFIT_HINT = (
-    "fix its row filter or column list: ALTER PUBLICATION ... SET TABLE ... WHERE (...);"
+    "fix its row filter: ALTER PUBLICATION ... SET TABLE ... WHERE (...);"
     " then recreate the slot, or advance it past this point"
+)
+_DIFFERENT_COLUMNS = "0A000"
+_COLUMNS_HINT = (
+    "stream the publications apart, each from a slot of its own (pgcdc slot copy; --publication NAME"
+    " --accept-publications): equal column lists (ALTER PUBLICATION ... SET TABLE) help only later changes"
 )
 
 
@@ -376,6 +381,8 @@ class ReplicationConnection:
         if failure.kind is ErrorKind.PUBLICATION:
             missing = error.sqlstate == session.UNDEFINED_OBJECT
             failure.hint = _PUBLICATION_HINT if missing else _UNFIT_HINT
+        if error.sqlstate == _DIFFERENT_COLUMNS:
+            failure.hint = _COLUMNS_HINT
         if error.sqlstate == _LIMIT_EXCEEDED or "invalid memory alloc request size" in str(error):
             return PgcdcError(ErrorKind.PROTOCOL, failure.message, hint=_TOO_LARGE_HINT)
         if self._streams and error.sqlstate == session.INTERNAL_ERROR and "could not map file" in str(error):

@@ -1,12 +1,13 @@
 """Each problem that the doctor finds is fixed by the statements that it prints."""
 
 import contextlib
+import subprocess
 import uuid
 
 import psycopg
 import pytest
 from debian_server import DebianServer
-from processes import wait_until
+from processes import stream_command, wait_until
 from servers import Database, new_slot_name, remove
 from standbys import replayed, standby
 
@@ -257,6 +258,35 @@ def test_included_columns_are_no_part_of_the_identity(database):
     publish(database, "CREATE TABLE t (id int, a int, PRIMARY KEY (id) INCLUDE (a))", objects=objects)
     database.execute("UPDATE t SET a = 1")
     assert problems(database, "p") == []
+
+
+@pytest.mark.parametrize(
+    ("other", "equal"),
+    [
+        ("FOR TABLE t (id, a)", "ALTER PUBLICATION p SET TABLE t (a, id)"),
+        ("FOR ALL TABLES", "ALTER PUBLICATION p SET TABLE t"),
+    ],
+)
+def test_publications_that_send_different_columns(database, other, equal):
+    table = f"CREATE TABLE t ({KEY}, a int, b int)"
+    publish(database, table, f"CREATE PUBLICATION q {other}", objects="FOR TABLE t (id)")
+    assert ("different-columns", "warning", "public.t") in problems(database)
+    assert "different-columns" not in str([problems(database, "p"), problems(database, "q")])
+    read_both(database, refused=True)
+    database.execute(equal)
+    assert problems(database, "p", "q") == []
+    read_both(database, refused=False)
+
+
+def read_both(database, *, refused):
+    """Stream an insert with both publications; the doctor reports what the server refuses."""
+    slot = database.create_slot()
+    database.execute("INSERT INTO t SELECT max(id) + 1 FROM (SELECT id FROM t UNION SELECT 0) every (id)")
+    found = ("different-columns", "error", "public.t") in problems(database, "p", "q")
+    command = stream_command(database.uri, slot, *("-f", "-", "--endpos", "now"), publications=["p", "q"])
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found, ran.returncode) == (refused, 7 if refused else 0)
+    assert ("hint: stream the publications apart" in ran.stderr) == refused
 
 
 def test_inserts_alone_need_no_identity(database):

@@ -9,6 +9,8 @@ from processes import PGCDC, stream_command, wait_until
 from servers import Database
 from stream_runs import stream
 
+CHOOSE = "name the publication with which the slot is read: --publication NAME"
+
 
 @pytest.fixture
 def slot(database):
@@ -128,6 +130,23 @@ def test_slot_peek_prints_the_next_transactions_and_takes_nothing(database, slot
     assert peek(database, slot, "--limit", "2").stdout.count("INSERT") == 2
     assert peek(database, slot, "--format", "jsonl").stdout.count('"op":"I"') == 3
     assert left(database) == before
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_slot_peek_of_publications_that_do_not_go_together_says_what_to_do(database, moment):
+    """They have different columns of a table, or one is newer than the slot's changes."""
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, b int); CREATE PUBLICATION pub FOR TABLE t")
+    create = "CREATE PUBLICATION other FOR TABLE t (a)"
+    if moment == "before":
+        database.execute(create)
+    slot = database.create_slot()
+    database.execute("INSERT INTO t VALUES (1, 2)")
+    if moment == "after":
+        database.execute(create)
+    every = peek(database, slot)
+    assert (every.returncode, every.stderr.splitlines()[-1]) == (7, f"hint: {CHOOSE}")
+    one = peek(database, slot, "--publication", "pub")
+    assert (one.returncode, one.stdout.count("INSERT")) == (0, 1)
 
 
 def test_slot_peek_of_no_slot(database):

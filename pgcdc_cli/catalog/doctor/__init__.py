@@ -24,6 +24,7 @@ CHECKS: tuple[Callable[[Setup], Iterator[Finding]], ...] = (
     publication_checks.publication_empty,
     publication_checks.operations,
     publication_checks.replica_identity,
+    publication_checks.different_columns,
     publication_checks.keyless_tables,
     publication_checks.unvalidated_keys,
     publication_checks.partition_roots,

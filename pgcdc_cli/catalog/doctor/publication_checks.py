@@ -6,7 +6,7 @@ They look at the tables of publications, at each partition by itself: their keys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pgcdc_cli.catalog.doctor.finding import Finding, Setup, literal, quoted
+from pgcdc_cli.catalog.doctor.finding import Finding, Level, Setup, literal, quoted
 from pgcdc_cli.catalog.publications import OPERATIONS
 from pgcdc_cli.catalog.server import Session
 from pgcdc_cli.errors import nearest, quoted_list
@@ -294,6 +294,28 @@ def _in_place(relation: PublishedRelation, definition: str) -> tuple[str, ...]:
     """Write statements that replace a publication's table in one transaction, so that no change is lost."""
     alter, table = f"ALTER PUBLICATION {quoted(relation.publication)}", quoted(*relation.published_as)
     return ("BEGIN;", f"{alter} DROP TABLE {table};", f"{alter} ADD TABLE {table}{definition};", "COMMIT;")
+
+
+def different_columns(setup: Setup) -> Iterator[Finding]:
+    """Do publications send different columns of a table? A stream of both ends at its first change."""
+    level: Level = "error" if setup.publication_names else "warning"
+    advice = (
+        "stream each from a slot of its own, or make their column lists equal before the next change: ALTER"
+        " PUBLICATION ... SET TABLE"
+    )
+    firsts: dict[tuple[TableName, TableName], PublishedRelation] = {}
+    seen = set()
+    for relation in _relations(setup):
+        first = firsts.setdefault((relation.published_as, relation.table), relation)
+        if set(relation.columns) == set(first.columns) or relation.published_as in seen:
+            continue
+        seen.add(relation.published_as)
+        name = _text(relation.published_as)
+        message = (
+            f'publications "{first.publication}" and "{relation.publication}" send different columns of table'
+            f' "{name}": no stream can read both'
+        )
+        yield Finding("different-columns", level, message, name, advice=advice)
 
 
 def keyless_tables(setup: Setup) -> Iterator[Finding]:
