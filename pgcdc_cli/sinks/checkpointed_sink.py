@@ -178,10 +178,13 @@ class CheckpointedSink:
                 checkpoint = Checkpoint(source=source, end_lsn=start_lsn, options=self._options)
                 self._save(checkpoint)
             if not self._started:
-                self._flushed_at = self._first_row_at = self._clock()
-                self._destination.start(self._saved, self._save)
-                self._started = True
+                self._begin()
             self._go_on(checkpoint)
+
+    def _begin(self) -> None:
+        self._flushed_at = self._first_row_at = self._clock()
+        self._destination.start(self._saved, self._save)
+        self._started = True
 
     def _go_on(self, checkpoint: Checkpoint) -> None:
         """Take over the stream's source and position; files of another stream identity are finished first."""
@@ -236,12 +239,16 @@ class CheckpointedSink:
         with self._guard:
             if self._in_transaction:
                 self._flush_if_due()
-            else:
+            elif self._started:
                 self._do_what_is_due()
 
+    @property
+    def _may_rotate(self) -> bool:
+        """Whether new files may begin at this edge: a segment has all tables as of one position."""
+        return not (self._destination.in_segments and self._edge.tables_differ)
+
     def _do_what_is_due(self) -> None:
-        if not self._edge.tables_differ and (self._reopening or self._is_full()):
-            self._reopening = False
+        if self._may_rotate and (self._reopening or self._is_full()):
             self._rotate()
         else:
             self._flush_if_due()
@@ -291,6 +298,7 @@ class CheckpointedSink:
             self._make_durable(edge, self._save)
 
     def _rotate(self) -> None:
+        self._reopening = False
         self.outputs.finish()
         self._flushed_at = self._clock()
         edge = self._at_edge()
@@ -367,6 +375,7 @@ class CheckpointedSink:
         call does nothing.
         """
         try:
+            self._let_go()
             started, self._started = self._started, False
             if started and self._guard.failure is None:
                 with self._guard:
@@ -376,9 +385,16 @@ class CheckpointedSink:
         finally:
             self._release()
 
+    def _let_go(self) -> None:
+        """Begin before the end if a file was moved before `start`: the next run must not look for it."""
+        waits = self._lock is not None and self._guard.failure is None and not self._started
+        if self._reopening and waits and self._checkpoint is not None and self._checkpoint.inode is not None:
+            with self._guard:
+                self._begin()
+
     def _finish(self) -> None:
-        """Make everything durable; finish the segment if all tables are at one position."""
-        if self._destination.in_segments and not self._edge.tables_differ:
+        """Make everything durable; reopen the file, or finish the segment, if that may be."""
+        if self._may_rotate and (self._destination.in_segments or self._reopening):
             self._rotate()
         else:
             self._flush()

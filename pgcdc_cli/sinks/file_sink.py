@@ -20,6 +20,7 @@ from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 from pgcdc_cli.sinks.sink import SinkSettings
 
+_PUT_BACK = "move the file that was written back under this name, and run again"
 _NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back next to it"
 
 
@@ -86,12 +87,13 @@ class SingleFile:
             self._check_empty("the checkpoint names none")
             return checkpoint
         if self._files.stat(self._name) is None:
-            raise damaged(self._full, "it is missing; was it moved without HUP?")
+            raise damaged(self._full, "it is missing; was it moved without HUP?", hint=_PUT_BACK)
         (entry,) = checkpoint.files
         self._files.descriptor(self._name)
         found = self._stat()
         if (found.device, found.inode) != checkpoint.inode:
-            raise damaged(self._full, "it is not the file that was written; was that one moved without HUP?")
+            reason = "it is not the file that was written; was that one moved without HUP?"
+            raise damaged(self._full, reason, hint=_PUT_BACK)
         if found.size < entry.state.size:
             raise damaged(self._full, f"it has {found.size} bytes, {entry.state.size} were durable")
         self._files.truncate(self._name, entry.state.size)

@@ -61,6 +61,7 @@ class SliceWriter:
             self.last_data = time.monotonic()
             if self._signals.stop and encoded.edge is None:
                 return
+            self.reopen_if_asked()
             self._sink.write(encoded)
             self.totals.rows += sum(piece.rows for piece in encoded.pieces)
             if encoded.edge is not None:
@@ -71,11 +72,22 @@ class SliceWriter:
                 # The rest of the transaction may take long.
                 self._report(self.totals)
 
+    def reopen_if_asked(self) -> None:
+        """Hand a HUP on to the sink, which reopens its file at the next edge, or when it is closed."""
+        if self._signals.hangup:
+            self._signals.hangup = False
+            self._sink.reopen()
+
     def back_to_edge(self) -> None:
         """Take back what was written after the last edge, and make durable what was written before."""
         self._sink.rollback()
         self._sink.flush()
         self.totals.rows = self._rows_at_edge
+
+    def close(self) -> None:
+        """Close the sink; a file that was moved before a HUP is not what the next run looks for."""
+        self.reopen_if_asked()
+        self._sink.close()
 
 
 class StreamLoop:
@@ -173,9 +185,7 @@ class StreamLoop:
 
     def _do_what_is_due(self, encoder: FrameEncoder) -> None:
         """Do what an interval or a signal demands: a heartbeat, a new file, fsync and checkpoint."""
-        if self._signals.hangup:
-            self._signals.hangup = False
-            self._sink.reopen()
+        self._writer.reopen_if_asked()
         heartbeat = None if encoder.in_transaction else self._heartbeats.due(self._sink.edge.lsn)
         if heartbeat is not None:
             self._writer.write([heartbeat])

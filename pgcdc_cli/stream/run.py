@@ -96,7 +96,7 @@ class StreamRun:
                     error.hint += " and the traceback that --debug shows"
                 raise
             finally:
-                self._sink.close()
+                self._writer.close()
         self._end.check(self._sink.edge.lsn)
 
     def _keep(self, data: bytes) -> str:
@@ -137,6 +137,8 @@ class StreamRun:
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not (self._signals.stop or self._end.time_is_up):
+            self._writer.reopen_if_asked()
+            self._sink.tick()
             time.sleep(min(TICK, seconds))
 
     def _one_connection(self, retries: RetryPolicy) -> None:
@@ -177,7 +179,7 @@ class StreamRun:
                     log.log(level, "connected again after %.1f s", away)
                 encoder = self._encoder(identity.database, text, again.watch)
                 self._loop.run(stream, encoder, timeline.follow, partial(self._read_again, again))
-            self._sink.close()
+            self._writer.close()
             self._loop.acknowledge()
             self._finish(stream)
 

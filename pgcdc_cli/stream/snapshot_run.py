@@ -83,7 +83,7 @@ class SnapshotRun:
             with closing(session), closing(Catalog(session.here)) as catalog:
                 self._read(session, catalog)
         finally:
-            self._sink.close()
+            self._writer.close()
         self.totals.durable_lsn = self._sink.durable_lsn
 
     def _check_new(self) -> None:

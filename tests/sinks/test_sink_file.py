@@ -3,14 +3,17 @@
 import os
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from sink_disks import Crash, FailingDisk, PowerDisk
 from sink_tools import SOURCE, START, Clock, Feed, Framed, Lines, expected, go_on, transactions
 
+from pgcdc_cli.changes.slice import Edge, TableRead
 from pgcdc_cli.directory.checkpoint import read_checkpoint
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import output_file
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.file_sink import file_sink, takes_checkpoint
@@ -103,6 +106,56 @@ def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
     assert lines(path) == expected(TXS[3:])
 
 
+def test_hup_after_a_move_counts_although_the_run_ends_before_another_edge(tmp_path):
+    path, moved = tmp_path / "out", tmp_path / "out.1"
+    sink = started(path)
+    sink.write(feed().whole(*TXS[:2]))
+    path.rename(moved)
+    sink.write(feed().part(TXS[2], 0, 1))
+    sink.reopen()
+    sink.close()
+    sink = make_sink(path)
+    sink.open()
+    go_on(sink, feed(), TXS, TXS[1].end_lsn)
+    assert lines(moved) == expected(TXS[:2])
+    assert lines(path) == expected(TXS[2:])
+
+
+def test_hup_after_a_move_counts_although_the_run_ends_before_it_starts(tmp_path):
+    path, moved = tmp_path / "out", tmp_path / "out.1"
+    sink = started(path)
+    sink.write(feed().whole(*TXS[:2]))
+    sink.close()
+    sink = make_sink(path)
+    sink.open()
+    path.rename(moved)
+    sink.reopen()
+    sink.close()
+    sink = make_sink(path)
+    sink.open()
+    go_on(sink, feed(), TXS, TXS[1].end_lsn)
+    assert lines(moved) == expected(TXS[:2])
+    assert lines(path) == expected(TXS[2:])
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_hup_after_a_move_counts_while_a_snapshot_is_read(tmp_path, ends):
+    """Then the tables are as of different positions, which a file may contain."""
+    path, moved = tmp_path / "out", tmp_path / "out.1"
+    sink = started(path)
+    read = Edge(Lsn(0), Lsn(0), 0, read=TableRead(16400, TXS[-1].end_lsn))
+    sink.write(replace(feed().whole(TXS[0]), edge=read))
+    path.rename(moved)
+    sink.reopen()
+    if not ends:
+        sink.tick()
+        assert path.exists()
+    sink.close()
+    assert make_sink(path).open().read == (read.read,)
+    assert lines(moved) == expected(TXS[:1])
+    assert path.read_bytes() == b""
+
+
 def test_a_folder_that_was_moved_ends_the_run(tmp_path):
     """The open file is in the moved folder; the folder in its place gets no checkpoint of it."""
     folder, moved = tmp_path / "d", tmp_path / "moved"
@@ -177,9 +230,11 @@ def test_a_file_that_isnt_as_it_was_left_is_exit_10_and_left_alone(tmp_path, cha
     sink.close()
     change(path)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    moved = "moved" in before
     error = error_of(lambda: make_sink(path).open())
     assert error.kind is ErrorKind.CHECKPOINT
     assert str(path) in error.message
+    assert error.hint.startswith("move the file that was written back" if moved else "restore the file")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import signal
 import threading
 
 import psycopg
 import pytest
 from processes import wait_until
-from stream_runs import make_slot, stream
+from stream_runs import NOW, insert, make_slot, numbers, stream
 
 from pgcdc_cli.stream.reconnect import FIRST_ATTEMPTS
 
@@ -68,6 +69,27 @@ def test_a_server_that_goes_down_and_starts_up_is_waited_for(restarting, tmp_pat
     told.join()
     found = [line for line in told.lines if not line.endswith("; trying again\n")]
     assert [line for line in found if line.startswith("pgcdc: warning: connected again after ")]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_hup_reopens_a_file_while_the_server_is_away(restarting, tmp_path, follow, ends):
+    uri, path = restarting.uri(), tmp_path / "out"
+    following = follow(uri, "s", path)
+    wait_until(lambda: following.rows() == [1])
+    restarting.pg_ctl("stop", "-m", "fast")
+    told = Told(following.process)
+    wait_until(lambda: told.times("trying again"))
+    path.rename(tmp_path / "out.1")
+    following.process.send_signal(signal.SIGHUP)
+    if not ends:
+        wait_until(path.exists)
+    following.process.terminate()
+    assert following.process.wait(timeout=60) == 0
+    restarting.pg_ctl("restart")
+    with psycopg.connect(uri, autocommit=True) as there:
+        insert(there, 2, 2)
+    assert stream(uri, "s", "-f", str(path), *NOW).returncode == 0
+    assert (numbers((tmp_path / "out.1").read_text()), following.rows()) == ([1], [2])
 
 
 def accepts(uri: str) -> bool:
