@@ -42,6 +42,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 _MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
 _LOCK_LOST = "nothing beyond the last checkpoint was confirmed: put the folder back, and run again"
+_NAME_LOST = "nothing beyond the last checkpoint was confirmed: put the file back, and run again"
 _CHECK_MODE = "check the owner and mode of the path and its folder, and which user runs pgcdc"
 _MISSING = "a folder of the path is missing: create it, or put it back if it was removed"
 _HINTS = {
@@ -73,6 +74,7 @@ class Stat(NamedTuple):
     size: int
     regular: bool
     folder: bool
+    links: int
 
 
 class Disk:
@@ -109,7 +111,15 @@ class Disk:
             except FileNotFoundError:
                 return None
         kind = stat.S_IFMT(found.st_mode)
-        return Stat(found.st_dev, found.st_ino, found.st_size, kind == stat.S_IFREG, kind == stat.S_IFDIR)
+        regular, folder = kind == stat.S_IFREG, kind == stat.S_IFDIR
+        return Stat(found.st_dev, found.st_ino, found.st_size, regular, folder, found.st_nlink)
+
+    def check_named(self, fd: int, path: str) -> None:
+        """Raise OUTPUT if an open file has lost its name: nobody could read what is written to it."""
+        found = self.stat(fd)
+        if found is None or not found.links:
+            message = f'could not continue: "{path}" was removed, or moved to another file system'
+            raise PgcdcError(ErrorKind.OUTPUT, message, hint=_NAME_LOST)
 
     def names(self, folder: str) -> list[str]:
         """List a folder, sorted."""
@@ -355,13 +365,15 @@ class OpenFiles:
         self.disk.write_back(self.descriptor(path))
 
     def fsync(self, path: str) -> None:
-        self.disk.fsync(self.descriptor(path), self.full(path))
+        self.fsync_all([path])
 
     def fsync_all(self, paths: Sequence[str]) -> None:
-        """Fsync files, as many at a time as may be open."""
+        """Fsync files, as many at a time as may be open. Raises OUTPUT if one has no name any more."""
         for start in range(0, len(paths), self._limit):
             some = [(self.descriptor(path), self.full(path)) for path in paths[start : start + self._limit]]
             fsync_each(lambda one: self.disk.fsync(*one), some)
+            for one in some:
+                self.disk.check_named(*one)
 
     def fsync_folders(self) -> None:
         """Fsync every folder with created or removed entries, and those that callers noted as changed."""

@@ -308,6 +308,8 @@ class CheckpointedSink:
     def _make_durable(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Fsync, then save the checkpoint; only then what was written counts as durable."""
         changed = self.outputs.changed()
+        # If another run removed our files, the lock is the cause to name.
+        self._check_lock()
         self._fsync(changed)
         save(edge)
         self.outputs.now_durable(changed)
@@ -335,14 +337,17 @@ class CheckpointedSink:
         before = self._checkpoint
         if checkpoint == before:
             return
-        assert self._lock is not None, "the sink is not open"
         # If others write here, or the folder was replaced, the checkpoint would name other files.
-        self._lock.check()
+        self._check_lock()
         write_checkpoint(self._files.disk, self._checkpoint_path, checkpoint)
         self._checkpoint = checkpoint
         for one in () if before is None else before.prepared:
             if one not in checkpoint.prepared:
                 self._spools.discard(one)
+
+    def _check_lock(self) -> None:
+        assert self._lock is not None, "the sink is not open"
+        self._lock.check()
 
     @property
     def spooled(self) -> int:

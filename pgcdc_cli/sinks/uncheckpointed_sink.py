@@ -147,6 +147,8 @@ class UncheckpointedSink:
         if self._unsynced and self._fd is not None:
             self._failed = True
             self._disk.fsync(self._fd, self._name)
+            if isinstance(self._target, str):
+                self._disk.check_named(self._fd, self._name)
             self._failed = self._unsynced = False
         self._synced_at = self._clock()
         self._durable_lsn = self._edge.lsn

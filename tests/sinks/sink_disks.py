@@ -244,10 +244,12 @@ class PowerDisk(Disk):
     def _mkdir(self, path: str, _mode: int = 0) -> None:
         self._new(path, {})
 
-    def _stat(self, path: str) -> SimpleNamespace:
-        inode = self._find(path)
+    def _stat(self, path: str | int) -> SimpleNamespace:
+        inode = self.open_files[path] if isinstance(path, int) else self._find(path)
         mode = stat.S_IFREG if inode.entries is None else stat.S_IFDIR
-        return SimpleNamespace(st_dev=1, st_ino=inode.number, st_size=len(inode.data), st_mode=mode)
+        return SimpleNamespace(
+            st_dev=1, st_ino=inode.number, st_size=len(inode.data), st_mode=mode, st_nlink=1
+        )
 
     def _listdir(self, path: str) -> list[str]:
         return list(self._find(path).entries or ())

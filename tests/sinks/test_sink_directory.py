@@ -349,6 +349,18 @@ def test_a_lock_that_was_removed_keeps_nobody_away_and_ends_the_run(tmp_path):
     check_complete(reader(path), Lines(), TXS)
 
 
+def test_rows_in_a_file_that_was_removed_are_not_confirmed(tmp_path):
+    sink = started(tmp_path / "out")
+    txs = transactions("ab", "a")
+    sink.write(Feed(Lines()).whole(txs[0]))
+    sink.flush()
+    next((tmp_path / "out").glob("public.a/*.partial")).unlink()
+    sink.write(Feed(Lines()).whole(txs[1]))
+    assert error_of(sink.flush).kind is ErrorKind.OUTPUT
+    assert sink.durable_lsn == txs[0].end_lsn
+    sink.close()
+
+
 def test_a_folder_that_was_moved_gets_all_that_is_confirmed(tmp_path):
     """The folder made in its place gets no checkpoint: that would name files elsewhere."""
     path, moved = tmp_path / "d", tmp_path / "moved"

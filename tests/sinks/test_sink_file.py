@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from contextlib import suppress
 from dataclasses import replace
 
@@ -154,6 +155,45 @@ def test_hup_after_a_move_counts_while_a_snapshot_is_read(tmp_path, ends):
     assert make_sink(path).open().read == (read.read,)
     assert lines(moved) == expected(TXS[:1])
     assert path.read_bytes() == b""
+
+
+def elsewhere(path):
+    """Move a file as to another file system: its content is copied, then it is removed."""
+    shutil.copy(path, path.with_name("elsewhere"))
+    path.unlink()
+
+
+@pytest.mark.parametrize("hup", [False, True])
+def test_what_nobody_can_read_any_more_is_not_confirmed(tmp_path, hup):
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.flush()
+    elsewhere(path)
+    sink.write(feed().whole(TXS[1]))
+    if hup:
+        sink.reopen()
+        error = error_of(sink.tick)
+    else:
+        error = error_of(sink.flush)
+    assert (error.kind, sink.durable_lsn) == (ErrorKind.OUTPUT, TXS[0].end_lsn)
+    assert error.message == f'could not continue: "{path}" was removed, or moved to another file system'
+    sink.close()
+
+
+def test_hup_lets_go_of_a_file_of_which_nothing_is_lost_by_that(tmp_path):
+    """As when logrotate compresses it at once."""
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.flush()
+    elsewhere(path)
+    sink.reopen()
+    sink.tick()
+    sink.write(feed().whole(TXS[1]))
+    sink.close()
+    assert lines(tmp_path / "elsewhere") == expected(TXS[:1])
+    assert lines(path) == expected(TXS[1:2])
 
 
 def test_a_folder_that_was_moved_ends_the_run(tmp_path):

@@ -43,6 +43,23 @@ def test_a_pipe_gets_every_slice_at_once_and_edges_are_durable():
     os.close(reading)
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["by us", "by others"])
+def test_what_nobody_can_read_any_more_is_not_confirmed(tmp_path, opened):
+    """What others opened may never have had a name."""
+    path = tmp_path / "out"
+    with path.open("wb") as file:
+        sink = started(file.fileno() if opened else str(path))
+        path.unlink()
+        sink.write(feed().whole(TXS[0]))
+        if opened:
+            sink.close()
+        else:
+            with pytest.raises(PgcdcError) as caught:
+                sink.close()
+            assert caught.value.kind is ErrorKind.OUTPUT
+    assert sink.durable_lsn == (TXS[0].end_lsn if opened else START)
+
+
 def test_a_reader_that_went_away_is_a_broken_pipe_and_confirms_nothing():
     reading, writing = os.pipe()
     sink = started(writing)
