@@ -2,7 +2,7 @@
 
 The checkpoint identifies the file by device and inode, and names it before the first byte is written to it.
 So a file that was moved without SIGHUP, replaced or shortened is noticed, and no other file is ever
-truncated.
+truncated, except for a copy with the same durable content.
 """
 
 import os
@@ -82,7 +82,7 @@ class SingleFile:
             raise damaged(self._full, f"it has {found.size} bytes, and {reason}", hint=hint)
 
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Truncate the file to its durable size. Raises CHECKPOINT if it isn't the checkpoint's file."""
+        """Truncate the file to its durable size. Raises CHECKPOINT if it is neither ours nor a copy."""
         if checkpoint.inode is None:
             self._check_empty("the checkpoint names none")
             return checkpoint
@@ -91,13 +91,19 @@ class SingleFile:
         (entry,) = checkpoint.files
         self._files.descriptor(self._name)
         found = self._stat()
-        if (found.device, found.inode) != checkpoint.inode:
+        inode = found.device, found.inode
+        if inode != checkpoint.inode and not self._is_copy(found, entry.state):
             reason = "it is not the file that was written; was that one moved without HUP?"
             raise damaged(self._full, reason, hint=_PUT_BACK)
         if found.size < entry.state.size:
             raise damaged(self._full, f"it has {found.size} bytes, {entry.state.size} were durable")
         self._files.truncate(self._name, entry.state.size)
-        return checkpoint
+        return replace(checkpoint, inode=inode)
+
+    def _is_copy(self, found: Stat, state: FileState) -> bool:
+        """Whether a file has all that was durable, as one that came back from another file system."""
+        enough = found.size >= state.size > 0
+        return enough and self._files.disk.crc32(self._full, state.size) == state.crc32
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Continue the file that the checkpoint names, or begin one."""

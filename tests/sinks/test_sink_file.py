@@ -181,6 +181,23 @@ def test_what_nobody_can_read_any_more_is_not_confirmed(tmp_path, hup):
     sink.close()
 
 
+def test_a_file_that_was_put_back_as_a_copy_goes_on(tmp_path):
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.flush()
+    sink.write(feed().whole(TXS[1]))
+    elsewhere(path)
+    assert error_of(sink.flush).kind is ErrorKind.OUTPUT
+    sink.close()
+    (tmp_path / "elsewhere").rename(path)
+    for stop in (3, len(TXS)):
+        sink = make_sink(path)
+        sink.open()
+        go_on(sink, feed(), TXS[:stop], sink.durable_lsn)
+    assert lines(path) == expected(TXS)
+
+
 def test_hup_lets_go_of_a_file_of_which_nothing_is_lost_by_that(tmp_path):
     """As when logrotate compresses it at once."""
     path = tmp_path / "out"
