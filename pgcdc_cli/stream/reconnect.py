@@ -96,9 +96,10 @@ class RetryPolicy:
         """Return the seconds to wait before another attempt; None to give up.
 
         A server that reports that it is starting up or shutting down is there. A service that is started
-        together with it, at boot or in a failover, waits for it as after a lost connection.
+        together with it, at boot or in a failover, waits for it as after a lost connection. So does one whose
+        slot is in use: the server may not have noticed yet that the last reader is gone.
         """
-        if error.kind is ErrorKind.NOT_READY:
+        if error.kind in {ErrorKind.NOT_READY, ErrorKind.SLOT_ACTIVE}:
             self.server_answers()
         self._attempts += 1
         now = time.monotonic()

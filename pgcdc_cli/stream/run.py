@@ -130,7 +130,7 @@ class StreamRun:
                 self._catalog.close()
                 self._pause(wait)
                 if self._end.time_is_up:
-                    raise
+                    raise PgcdcError(ErrorKind.TIMEOUT, f"{error.message}; time is up") from error
             else:
                 return
 

@@ -20,6 +20,7 @@ from pgcdc_cli.stream.reconnect import (
 
 LOST = PgcdcError(ErrorKind.CONNECTION, "lost")
 NOT_READY = PgcdcError(ErrorKind.NOT_READY, "starting up")
+IN_USE = PgcdcError(ErrorKind.SLOT_ACTIVE, "active for PID 1")
 
 
 class Clock:
@@ -102,15 +103,16 @@ def test_a_snapshot_that_others_spoil_again_and_again_is_tried_for_minutes(clock
     assert retries.after(LOST) is None
 
 
-def test_a_server_that_says_that_it_is_starting_is_waited_for_as_one_that_was_lost(clock):
+@pytest.mark.parametrize("answer", [NOT_READY, IN_USE], ids=["not ready", "in use"])
+def test_a_server_that_says_why_it_does_not_stream_is_waited_for_as_one_that_was_lost(clock, answer):
     """Between shutdown and start it may also refuse connections for a moment."""
     retries = RetryPolicy(loop=True)
-    for error in (NOT_READY, *[LOST] * FIRST_ATTEMPTS, NOT_READY):
+    for error in (answer, *[LOST] * FIRST_ATTEMPTS, answer):
         assert retries.after(error) is not None
         assert retries.level == logging.WARNING
     clock.now += GIVE_UP_AFTER + 1
-    assert retries.after(NOT_READY) is None
-    assert RetryPolicy(loop=False).after(NOT_READY) is None
+    assert retries.after(answer) is None
+    assert RetryPolicy(loop=False).after(answer) is None
 
 
 @pytest.mark.parametrize(("loop", "kind"), [(False, ErrorKind.CONNECTION), (True, ErrorKind.RIGHTS)])

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,15 +173,37 @@ def test_a_slot_and_a_directory_that_are_in_use(source, tmp_path, follow):
         stream(source.uri, slot, "-D", str(out), *NOW), 11,
         f'lock "{out}/.lock": another process holds it', "another run is writing here: wait for it to end",
     )  # fmt: skip
-    for loop in ((), ("-n",)):
-        refused(
-            stream(source.uri, slot, "-D", str(tmp_path / "two"), *NOW, *loop), 5,
-            f'start streaming from slot "{slot}": replication slot "{slot}" is active for PID {pid}',
-            "another process is using it: see pgcdc slot show NAME",
-        )  # fmt: skip
+    two = ["-D", str(tmp_path / "two"), *NOW]
+    active = f'start streaming from slot "{slot}": replication slot "{slot}" is active for PID {pid}'
+    hint = "another process is using it: see pgcdc slot show NAME"
+    refused(stream(source.uri, slot, *two, "-n"), 5, active, hint)
+    limited = stream(source.uri, slot, *two, "--max-time", "3s")
+    waits = f"pgcdc: warning: could not {active}; trying again\n"
+    assert limited.returncode == 12
+    assert limited.stderr.startswith(waits)
+    assert limited.stderr.count("warning: ") == 1
     assert other_run.stop() == (0, "")
     insert(source, 4, 5)
     assert delivers(source.uri, slot, out) == [1, 2, 3, 4, 5]
+
+
+def test_a_slot_that_is_in_use_is_waited_for(source, tmp_path, follow):
+    """The server may take a minute to notice that the host of the last reader has died."""
+    slot = source.create_slot()
+    first = follow(source.uri, slot, tmp_path / "first")
+    insert(source, 1, 1)
+    wait_until(lambda: first.rows() == [1])
+    first.process.send_signal(signal.SIGSTOP)
+    second = follow(source.uri, slot, tmp_path / "second")
+    assert second.process.stderr.readline().endswith("; trying again\n")
+    insert(source, 2, 2)
+    # Longer than the first attempts to connect take, all together.
+    time.sleep(3)
+    source.execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+    )
+    wait_until(lambda: second.rows()[-1:] == [2])
+    assert second.stop()[0] == 0
 
 
 def test_no_such_publication(database, tmp_path):

@@ -237,7 +237,7 @@ def test_a_standbys_copy_of_a_slot_is_waited_for(synced, tmp_path, follow):
     wait_until(lambda: following.rows() == [1])
     synchronize(primary, follower)
     primary.pg_ctl("stop", "-m", "fast")
-    run = stream(follower.uri(), "s", "-f", str(tmp_path / "other"), *NOW)
+    run = stream(follower.uri(), "s", "-f", str(tmp_path / "other"), *NOW, "-n")
     refused(run, 5, 'stream slot "s": this standby is synchronizing it from the primary', PROMOTE)
     with ReplicationConnection(follower.uri()) as connection, pytest.raises(PgcdcError) as caught:
         connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": "pub"})
