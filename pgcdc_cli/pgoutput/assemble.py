@@ -105,6 +105,13 @@ class Assembler:
         """Whether a limit is reached; further messages are ignored."""
         return self._state.ended
 
+    def takes_end(self, lsn: Lsn, end_lsn: Lsn) -> bool:
+        """Whether a transaction that ends without changes is wanted; note if the end position is reached."""
+        until = self._state.limits.until
+        if until is not None and end_lsn >= until:
+            self._state = self._state._replace(ended=True)
+        return until is None or lsn < until
+
     def assemble(self, buffer: MessageBuffer) -> list[Slice]:
         """Decode messages as the function `assemble` does. Also raises what `describe` raises."""
         found, self._state = assemble(buffer, self._state, self._tables, boundaries=self._boundaries)

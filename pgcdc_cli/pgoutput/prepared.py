@@ -82,7 +82,8 @@ class PreparedTransactions:
         path, size, crc32 = transaction.spool.finish()
         self._prepared[name] = replace(prepared, path=path, size=size, crc32=crc32)
         self._spooled[name] = transaction
-        yield Slice(self._edge(message.end_lsn))
+        if self._replay.assembler.takes_end(message.prepare_lsn, message.end_lsn):
+            yield Slice(self._edge(message.end_lsn))
 
     def _give_out(
         self, message: m.Prepare | m.StreamPrepare, transaction: SpooledTransaction
@@ -99,22 +100,26 @@ class PreparedTransactions:
         end = TransactionEnd(message.commit_lsn, message.end_lsn, message.commit_time, message.gid)
         if message.commit_lsn < self._skip_before:
             yield Slice(self._edge(message.end_lsn))
-        elif transaction is None and self._given_out(prepared):
-            yield self._outcome("K", end, message.xid)
-        elif transaction is None and prepared is None:
-            self._miss(message)
-            yield Slice(self._edge(message.end_lsn))
-        else:
+        elif transaction is not None or not (prepared is None or self._given_out(prepared)):
             yield from self._replay.replay(transaction or self._reopen(prepared), end, self._all)
+        elif self._replay.assembler.takes_end(message.commit_lsn, message.end_lsn):
+            yield self._outcome("K", end, message.xid) if self._given_out(prepared) else self._miss(message)
         if prepared is None and transaction is not None and not self._replay.assembler.ended:
             transaction.remove()
 
     def roll_back(self, message: m.RollbackPrepared) -> Iterator[Slice]:
-        """Drop the changes of a transaction that rolls back; an unknown one has none here."""
+        """Drop the changes of a transaction that rolls back; an unknown one has none here.
+
+        The message lacks the LSN of the rollback itself, which is below its end.
+        """
         name = message.xid, message.gid
         prepared, transaction = self._prepared.pop(name, None), self._spooled.pop(name, None)
         if prepared is None and transaction is not None:
             transaction.remove()
+        elif not self._replay.assembler.takes_end(
+            Lsn(message.rollback_end_lsn - 1), message.rollback_end_lsn
+        ):
+            return
         elif self._given_out(prepared):
             lsn = message.prepare_end_lsn if prepared is None else prepared.prepare_lsn
             end = TransactionEnd(lsn, message.rollback_end_lsn, message.rollback_time, message.gid)
@@ -139,7 +144,8 @@ class PreparedTransactions:
         spool = self._spools.reopen(prepared)
         return SpooledTransaction(prepared.xid, spool, streamed=False, reopened=True)
 
-    def _miss(self, message: m.CommitPrepared) -> None:
+    def _miss(self, message: m.CommitPrepared) -> Slice:
+        """Make the slice of a transaction whose changes never came. Raises GAP unless that is accepted."""
         reason = (
             f'could not write prepared transaction "{message.gid}":'
             f" its changes came before {self._skip_before} and are not here"
@@ -147,6 +153,7 @@ class PreparedTransactions:
         if not self._policy.accept_gap:
             raise PgcdcError(ErrorKind.GAP, reason)
         self._policy.warn(f"{reason}; continuing without them")
+        return Slice(self._edge(message.end_lsn))
 
     def _outcome(self, kind: Literal["K", "r"], end: TransactionEnd, xid: int) -> Slice:
         """Make the slice with the outcome of a transaction whose changes were written at its prepare."""

@@ -288,7 +288,8 @@ class Replay:
                 yield replace(found, edge=edge, boundaries=boundaries, gid=end.gid)
         else:
             yield from self._decode(first)
-            yield Slice(Edge(Lsn(0), end.end_lsn, 0, prepared=prepared))
+            if self.assembler.takes_end(end.commit_lsn, end.end_lsn):
+                yield Slice(Edge(Lsn(0), end.end_lsn, 0, prepared=prepared))
 
     def _decode(self, buffers: Iterable[MessageBuffer]) -> Iterator[Slice]:
         for buffer in buffers:

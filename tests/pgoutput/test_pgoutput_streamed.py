@@ -53,6 +53,10 @@ def values(slices):
     return [event[3] for event in flat(slices).events if event[0] in {"I", "U"}]
 
 
+def edges(slices):
+    return [part.edge.end_lsn for part in slices if part.edge is not None]
+
+
 def test_nothing_shows_before_the_commit(spools, tmp_path):
     streams = connection(spools)
     rows = [in_stream(ORDERS), in_stream(insert(b"1", b"a"))]
@@ -422,6 +426,41 @@ def test_at_prepare_the_changes_come_at_once_and_their_end_later(spools, end, ki
         (kind, GID)
     ]
     assert part.edge.prepared == ()
+
+
+@pytest.mark.parametrize("at_prepare", [False, True])
+@pytest.mark.parametrize("end", [COMMITTED, ROLLED_BACK], ids=["committed", "rolled back"])
+@pytest.mark.parametrize(("until", "comes"), [(1000, False), (1010, True), (1011, True)])
+def test_nothing_of_a_prepared_transaction_comes_beyond_the_end_position(
+    spools, at_prepare, end, until, comes
+):
+    (*_, part) = taken(connection(spools, at_prepare=at_prepare), *PREPARED)
+    known = part.edge.prepared
+    spools.clear(known)
+    settings = {"at_prepare": at_prepare, "skip_before": 995, "known": known}
+    streams = connection(spools, until=Lsn(until), **settings)
+    assert edges(taken(streams, end)) == [1010] * comes
+    assert streams.ended == (until <= 1010)
+
+
+@pytest.mark.parametrize("at_prepare", [False, True])
+@pytest.mark.parametrize(("until", "comes"), [(990, False), (995, True)])
+def test_what_is_prepared_beyond_the_end_position_does_not_come(spools, at_prepare, until, comes):
+    streams = connection(spools, until=Lsn(until), at_prepare=at_prepare)
+    assert edges(taken(streams, *PREPARED)) == [995] * comes
+    assert streams.ended
+
+
+@pytest.mark.parametrize(("until", "comes"), [(1000, False), (1010, True)])
+def test_a_streamed_transaction_without_changes_does_not_come_beyond_the_end_position(spools, until, comes):
+    streams = connection(spools, until=Lsn(until))
+    found = taken(streams, *block(), m.StreamCommit(XID, *END))
+    assert edges(found) == [1010] * comes
+    assert streams.ended
+
+
+def test_a_gap_beyond_the_end_position_is_none(spools):
+    assert taken(connection(spools, until=Lsn(1000)), COMMITTED) == []
 
 
 @pytest.mark.parametrize(("end", "kind"), [(COMMITTED, "K"), (ROLLED_BACK, "r")])
