@@ -122,9 +122,11 @@ class StreamLoop:
         `follow_timeline` is called after each receive, before the sink takes anything of it, `at_edge` after
         batches that end with a whole transaction.
         """
+        if self._stream is None:
+            # What a start waits for is no idleness; what a later connection waits for is.
+            self._writer.last_data = time.monotonic()
         self._stream = stream
         receiver = BatchReceiver(stream, encoder, self._end, self._must_end, self._sink.pace)
-        self._writer.last_data = time.monotonic()
         while not (encoder.ended or self._must_end() or self._end_is_reached(encoder)):
             received = receiver.receive()
             if not received.empty and not self._waits(follow_timeline):

@@ -51,7 +51,8 @@ class Backoff(Iterator[float]):
 class RetryPolicy:
     """Decides whether and when to retry after a failed connection.
 
-    `for_ever`: neither the number of attempts nor the time is limited.
+    `for_ever`: neither the number of attempts nor the time is limited. `server_is_there`: it has
+    answered, so it is worth waiting for.
     """
 
     def __init__(self, *, loop: bool, for_ever: bool = False) -> None:
@@ -62,13 +63,13 @@ class RetryPolicy:
         self._attempts = 0
         self._lost_at: float | None = None
         self._connected_at: float | None = None
-        self._server_is_there = False
+        self.server_is_there = False
         self._said, self._said_at = "", 0.0
 
     @property
     def level(self) -> int:
         """The log level: WARNING after a lost connection; without a server there is an error soon anyway."""
-        return logging.WARNING if self._server_is_there or self._for_ever else logging.INFO
+        return logging.WARNING if self.server_is_there or self._for_ever else logging.INFO
 
     def level_of(self, message: str) -> int:
         """The log level of a message: INFO if it was logged a moment ago, since retries are frequent."""
@@ -80,14 +81,14 @@ class RetryPolicy:
 
     def server_answers(self) -> None:
         """Note that a server is there, though nothing is streamed yet."""
-        self._server_is_there = True
+        self.server_is_there = True
 
     def connected(self) -> float | None:
         """Note a working connection; return the seconds without one, None for the first."""
         self._connected_at = time.monotonic()
         away = None if self._lost_at is None else self._connected_at - self._lost_at
         self._lost_at = None
-        self._server_is_there = True
+        self.server_is_there = True
         self._said = ""
         self._away.reset()
         return away
@@ -112,6 +113,6 @@ class RetryPolicy:
             return None
         if self._for_ever:
             return next(backoff)
-        if not self._server_is_there and self._attempts >= FIRST_ATTEMPTS:
+        if not self.server_is_there and self._attempts >= FIRST_ATTEMPTS:
             return None
         return None if now - self._lost_at > GIVE_UP_AFTER else next(backoff)

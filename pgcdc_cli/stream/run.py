@@ -129,14 +129,20 @@ class StreamRun:
                 # The catalog's connection may be lost, too, without having noticed.
                 self._catalog.close()
                 self._pause(wait)
-                if self._end.time_is_up:
+                if self._end.time_is_up and retries.server_is_there:
                     raise PgcdcError(ErrorKind.TIMEOUT, f"{error.message}; time is up") from error
+                if self._is_over:
+                    raise
             else:
                 return
 
+    @property
+    def _is_over(self) -> bool:
+        return self._end.time_is_up or self._end.is_idle(self._writer.last_data)
+
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not (self._signals.stop or self._end.time_is_up):
+        while time.monotonic() < until and not (self._signals.stop or self._is_over):
             self._writer.reopen_if_asked()
             self._sink.tick()
             time.sleep(min(TICK, seconds))

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 
 import psycopg
 import pytest
@@ -90,6 +91,29 @@ def test_hup_reopens_a_file_while_the_server_is_away(restarting, tmp_path, follo
         insert(there, 2, 2)
     assert stream(uri, "s", "-f", str(path), *NOW).returncode == 0
     assert (numbers((tmp_path / "out.1").read_text()), following.rows()) == ([1], [2])
+
+
+def test_a_run_that_ends_when_idle_does_so_while_the_server_is_away(restarting, tmp_path, follow):
+    following = follow(restarting.uri(), "s", tmp_path / "out", "--idle-timeout", "6s")
+    wait_until(lambda: following.rows() == [1])
+    restarting.pg_ctl("stop", "-m", "fast")
+    status, errors = following.wait()
+    restarting.pg_ctl("restart")
+    assert status == 3
+    assert "trying again\n" in errors
+    assert errors.splitlines()[-2].startswith("pgcdc: error: could not ")
+    assert following.rows() == [1]
+
+
+def test_connections_that_bring_nothing_do_not_prolong_a_run(restarting, tmp_path, follow):
+    uri = restarting.uri()
+    following = follow(uri, "s", tmp_path / "out", "--idle-timeout", "8s")
+    wait_until(lambda: following.rows() == [1])
+    with psycopg.connect(uri, autocommit=True) as there:
+        while following.process.poll() is None:
+            there.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+            time.sleep(0.5)
+    assert following.wait()[0] in {0, 3}
 
 
 def accepts(uri: str) -> bool:
