@@ -49,6 +49,8 @@ class JsonFields:
         value = self._take(name, str)
         if value.startswith("/") or "\0" in value or not {"", ".", ".."}.isdisjoint(value.split("/")):
             raise ValueError(f"{name} of {self._what} points outside the directory")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise ValueError(f"{name} of {self._what} is not valid text")
         return value
 
     def items(self, name: str) -> list[object]:

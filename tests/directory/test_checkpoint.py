@@ -1,4 +1,5 @@
 import json
+import re
 import zlib
 from dataclasses import replace
 from typing import get_args
@@ -146,6 +147,7 @@ def sealed(change) -> bytes:
         lambda c: c.update(files={}),
         lambda c: c["files"][0].update(path="../../etc/passwd"),
         lambda c: c["files"][0].update(path="/etc/passwd"),
+        lambda c: c["files"][0].update(path="\ud800"),
         lambda c: c["files"][0].pop("crc32"),
         lambda c: c["files"][0].update(more=1),
         lambda c: c["pending"].update(renames=[{"from": "a"}]),
@@ -234,6 +236,9 @@ def test_a_torn_or_damaged_line_is_refused_by_number(tmp_path):
             last_segment(Disk(), str(path))
     path.write_text(first + second.replace('"rows":1', '"rows":"1"'))
     with pytest.raises(PgcdcError, match="line 2: rows of a file is not of type int"):
+        read_manifest(str(path))
+    path.write_text(first + re.sub('"path":"[^"]*"', r'"path":"\\ud800"', second))
+    with pytest.raises(PgcdcError, match="line 2: path of a file is not valid text"):
         read_manifest(str(path))
     path.write_text(first.replace('"format_version":1', '"format_version":2'))
     with pytest.raises(PgcdcError, match="format version 2"):

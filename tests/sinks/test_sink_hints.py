@@ -30,6 +30,7 @@ def test_a_full_disk_needs_room(code):
         ("ENOENT", "a folder of the path is missing"),
         ("ENOTDIR", "a file is in the place of a folder"),
         ("EISDIR", "-D, not -f"),
+        ("EISDIR", "a folder is in the place of a file: move it away"),
         ("EEXIST", "move away what has that name"),
         ("EMFILE", "ulimit -n"),
         ("ENFILE", "fs.file-max"),
