@@ -183,7 +183,8 @@ def stream(  # noqa: PLR0913 - a command's options
             newest=decodes,
         ),
         at_prepare=target.at_prepare,
-        keeps_prepared=keeps or target.at_prepare,
+        # The copy of a slot isn't two-phase.
+        keeps_prepared=keeps or looks or target.at_prepare,
         limits=stream_options.limits(endpos, max_time, max_transactions, idle_timeout),
         bad_file=folder_of(target) / f"{source.slot}.bad",
         start_lsn=None if startpos is None else units.lsn(startpos),

@@ -3,11 +3,12 @@
 import os
 import subprocess
 
+import psycopg
 import pytest
 from debian_server import DebianServer
 from processes import PGCDC, stream_command, wait_until
 from servers import Database
-from stream_runs import stream
+from stream_runs import numbers, stream
 
 CHOOSE = "name the publication with which the slot is read: --publication NAME"
 
@@ -147,6 +148,27 @@ def test_slot_peek_of_publications_that_do_not_go_together_says_what_to_do(datab
     assert (every.returncode, every.stderr.splitlines()[-1]) == (7, f"hint: {CHOOSE}")
     one = peek(database, slot, "--publication", "pub")
     assert (one.returncode, one.stdout.count("INSERT")) == (0, 1)
+
+
+def test_a_two_phase_slot_can_be_looked_at(database18, tmp_path):
+    """A prepared transaction comes at its end, as from any other slot."""
+    database18.execute("CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE t")
+    slot = database18.create_slot(two_phase=True)
+    for row, end in ((1, "COMMIT PREPARED"), (2, "ROLLBACK PREPARED"), (3, None)):
+        with psycopg.connect(database18.uri, autocommit=True) as session:
+            session.execute(f"BEGIN; INSERT INTO t VALUES ({row}); PREPARE TRANSACTION '{slot}{row}'")
+        if end is not None:
+            database18.execute(f"{end} '{slot}{row}'")
+    before = left(database18)
+    looked = peek(database18, slot, "--format", "jsonl")
+    assert (looked.returncode, looked.stderr, numbers(looked.stdout)) == (0, "", [1])
+    assert numbers(stream(database18.uri, slot, "--peek", "--endpos", "now").stdout) == [1]
+    database18.execute(f"COMMIT PREPARED '{slot}3'")
+    assert numbers(peek(database18, slot, "--format", "jsonl").stdout) == [1, 3]
+    assert left(database18) == before
+    out = tmp_path / "out"
+    assert stream(database18.uri, slot, "-f", str(out), "--endpos", "now").returncode == 0
+    assert numbers(out.read_text()) == [1, 3]
 
 
 def test_slot_peek_of_no_slot(database):
