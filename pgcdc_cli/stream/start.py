@@ -63,7 +63,7 @@ class RunStart:
         self._catalog = catalog
         self._signals = signals
         self._decodes = decodes
-        self._created = self._warned = False
+        self._created = self._warned = self._warned_of_two_phase = False
         self.slot_to_come = self.snapshot_taken = self.begun = False
 
     @property
@@ -123,13 +123,23 @@ class RunStart:
         settings = self._settings
         if settings.create_slot and not (self._created or self.unread or self.snapshot_taken):
             self._create_slot(connection)
-        return check_slot(
+        position = check_slot(
             self._catalog,
             settings.slot,
             database,
             decodes=self._decodes,
             keeps_prepared=settings.keeps_prepared,
         )
+        if settings.protocol.two_phase and not (settings.peek or self._warned_of_two_phase):
+            self._warned_of_two_phase = True
+            self._warn_of_two_phase()
+        return position
+
+    def _warn_of_two_phase(self) -> None:
+        """Warn if the slot becomes two-phase by this run: the server remembers that for all later ones."""
+        slot = self._catalog.slot(self._settings.slot)
+        if slot is not None and slot.two_phase is False:
+            log.warning('slot "%s" becomes two-phase, and stays so without --two-phase', slot.name)
 
     def _check_server_without_slot(
         self, error: PgcdcError, source: StreamSource, connection: ReplicationConnection, log_end: Lsn

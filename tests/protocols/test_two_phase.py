@@ -251,7 +251,10 @@ def test_two_phase_that_is_turned_on_later(log, tmp_path):
         do(1, rows("parts", 1, 1))
         log.read(slot, *arguments, *PROTOCOL_1, "--endpos", log.end())
         prepare(do, 0, "late", rows("accounts", 20, 2))
-        log.read(slot, *arguments, "--two-phase", "--endpos", log.end())
+        turned_on = log.stream(slot, *arguments, "--two-phase", "--endpos", log.end())
+        assert turned_on.returncode == 0
+        warning = f'pgcdc: warning: slot "{slot}" becomes two-phase, and stays so without --two-phase\n'
+        assert turned_on.stderr.decode() == warning
         do(0, "COMMIT PREPARED 'late'", "ROLLBACK PREPARED 'early, undone'", "COMMIT PREPARED 'early'")
         log.read(slot, *arguments, "--two-phase", "--endpos", log.end())
     found = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
