@@ -21,13 +21,14 @@ from pgcdc_cli.cli.printing import (
     write,
     write_message,
 )
+from pgcdc_cli.ending_signals import ENDINGS, Handler
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 READER_GONE = 141
 """The exit status of a program that SIGPIPE ended, as a shell reports it: 128 + 13."""
 
 INTERRUPTED = 130
-"""The exit status of a program that SIGINT ended, as a shell reports it: 128 + 2."""
+"""The exit status of a command that a signal ended: as a shell reports it for SIGINT, 128 + 2."""
 
 GARBAGE = 100_000
 """New objects after which Python's garbage collector runs; its default is 700."""
@@ -76,6 +77,8 @@ def main() -> None:
     # If the parent process ignores SIGCHLD, that is inherited, and exit statuses of our commands are lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status = run(sys.argv[1:], Path(sys.argv[0]).name)
+    # What is left to do would otherwise end with a traceback.
+    _swap_endings(signal.default_int_handler, signal.SIG_DFL)
     gc.freeze()
     sys.exit(status)
 
@@ -105,7 +108,7 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
     _log_to_stderr()
     talk.program = PROGRAM
     try:
-        _heed_interrupts()
+        _swap_endings(signal.SIG_DFL, signal.default_int_handler)
         status = _run(arguments, program)
         flush()
     except KeyboardInterrupt:
@@ -131,10 +134,15 @@ def _run(arguments: list[str], program: str) -> int:
     return run_command(arguments, RECVLOGICAL if program == RECVLOGICAL else PROGRAM)
 
 
-def _heed_interrupts() -> None:
-    """Let SIGINT raise KeyboardInterrupt again, unless the parent process has it ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def _swap_endings(before: Handler, after: Handler) -> None:
+    """Handle ending signals differently, except those that the parent process has ignored.
+
+    `default_int_handler` raises KeyboardInterrupt, which cancels what the server is asked to do, and restores
+    the terminal.
+    """
+    for number in ENDINGS:
+        if signal.getsignal(number) is before:
+            signal.signal(number, after)
 
 
 def _stand_in_for_closed_streams() -> None:

@@ -19,6 +19,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Catalog, Slot
     from pgcdc_cli.lsn import Lsn
+    from pgcdc_cli.replication.connection import ReplicationConnection
 
 app = new_app(
     summary="Create, inspect, change and drop replication slots.",
@@ -109,11 +110,22 @@ def drop(
     }
     try:
         with hints(in_the_way), ReplicationConnection(conninfo) as connection:
+            slot = _slot_seen_by(connection, name)
+            if wait and slot is not None and slot.active_pid is not None:
+                say(f'slot "{name}" is active for PID {slot.active_pid}: waiting for its end')
             connection.drop_slot(name, wait=wait)
     except PgcdcError as error:
         if not if_exists or error.kind is not ErrorKind.SLOT_MISSING:
             raise
         say(f'slot "{name}" does not exist')
+
+
+def _slot_seen_by(connection: "ReplicationConnection", name: str) -> "Slot | None":
+    from pgcdc_cli.catalog import Catalog
+
+    catalog = Catalog(connection.here)
+    with catalog.over(connection.own_session):
+        return catalog.slot(name)
 
 
 @app.command("peek", cls=Command, epilog=examples("pgcdc slot peek shop_slot -d shop --limit 10"))

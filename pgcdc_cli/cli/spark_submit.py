@@ -232,9 +232,6 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     if if_new and _is_up_to_date(options, json=json):
         return
     shows_progress = sys.stderr.isatty() and talk.verbosity >= 0
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
     spark = SparkOptions(master, talk.verbosity > 0, tuple(extra or ()))
     summary = submit(options, spark, _say_progress if shows_progress else None, say)
     if json:
@@ -256,7 +253,7 @@ def _follow(options: "MergeOptions", spark: "SparkOptions", *, json: bool) -> No
 
         def end(number: int, frame: FrameType | None) -> None:
             if control.stopped:
-                _interrupt(number, frame)
+                signal.default_int_handler(number, frame)
             control.stop()
 
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -285,11 +282,6 @@ class _Merges:
         for line in sorted((warnings | problems) - self._said):
             warn(line)
         self._said = warnings | problems
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End as on Ctrl-C, and Spark, too."""
-    raise KeyboardInterrupt
 
 
 def _pattern(text: str) -> str:

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Self
 
 from pgcdc_cli.ending_signals import handling
@@ -142,17 +141,6 @@ def _failure(command: str, status: int, said: Sequence[str]) -> PgcdcError:
     else:
         message = error.removeprefix("pgcdc: error: ")
     return PgcdcError(kind, message, hint=hint.removeprefix("hint: ") or None)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt the main thread as Ctrl-C does, so that child processes are ended."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with handling(interrupt):
-        yield
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from pgcdc_cli.demo import comparison, shop
-from pgcdc_cli.demo.children import Child, Children, interruptible, uninterruptible
+from pgcdc_cli.demo.children import Child, Children, uninterruptible
 from pgcdc_cli.demo.comparison import compare
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 from pgcdc_cli.demo.load import LoadKind, Workload
@@ -102,14 +102,13 @@ def run_demo(settings: DemoSettings, reporter: Reporter) -> DemoResult:
     """Run the demo; its directory stays, its server and all other processes are gone at the end.
 
     Raises PgcdcError (USAGE) if the directory exists and isn't empty, the error of a failing pgcdc command,
-    and KeyboardInterrupt, also for SIGTERM and SIGHUP. Tables that differ are in the result, and no error.
+    and KeyboardInterrupt. Tables that differ are in the result, and no error.
     """
     began = time.monotonic()
     directory = new_directory(settings.keep)
     children = Children(reporter.command, reporter.output)
     reporter.step(1, 6, "Start PostgreSQL 18 and build the shop")
     with (
-        interruptible(),
         running_server() as server,
         children,
         psycopg.connect(server.uri(), autocommit=True) as connection,

@@ -1,11 +1,14 @@
 """`pgcdc slot` against real servers."""
 
 import json
+import signal
+import subprocess
 import uuid
 from dataclasses import replace
 
 import psycopg
 import pytest
+from processes import PGCDC, wait_until
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.cli.printing import human_bytes
@@ -156,6 +159,12 @@ def test_a_missing_slot_is_an_error_unless_that_will_do(database, pgcdc, refused
     assert pgcdc("-q", "slot", "drop", name, "-d", database.uri, "--if-exists").err == ""
 
 
+def reader_of(database, name):
+    query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+    [(pid,)] = database.execute(query, (name,))
+    return pid
+
+
 def start_reading(database, name):
     reader = psycopg.connect(f"{database.uri}&replication=database", autocommit=True)
     command = f"START_REPLICATION SLOT {name} LOGICAL 0/0 (proto_version '1', publication_names 'p')"
@@ -167,7 +176,7 @@ def test_a_slot_in_use_is_not_dropped_under_its_reader(database, refused, pgcdc,
     database.execute("CREATE PUBLICATION p")
     database.create_slot(name)
     reader = start_reading(database, name)
-    [(pid,)] = database.execute("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (name,))
+    pid = reader_of(database, name)
     refused(
         "slot",
         "drop",
@@ -183,6 +192,31 @@ def test_a_slot_in_use_is_not_dropped_under_its_reader(database, refused, pgcdc,
     reader.close()
     assert pgcdc("slot", "drop", name, "-d", database.uri, "--wait").status == 0
     assert not exists(database, name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_slot_stays_if_the_wait_for_its_reader_is_ended(database, name, number):
+    database.execute("CREATE PUBLICATION p")
+    database.create_slot(name)
+    reader = start_reading(database, name)
+    pid = reader_of(database, name)
+    line = [*PGCDC, "slot", "drop", name, "-d", database.uri, "--wait"]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as dropping:
+        said = dropping.stderr.readline()
+        assert said == f'pgcdc: slot "{name}" is active for PID {pid}: waiting for its end\n'
+        wait_until(lambda: waits_for_slot(database))
+        dropping.send_signal(number)
+        assert (dropping.wait(30), dropping.stderr.read()) == (130, "")
+    wait_until(lambda: not waits_for_slot(database))
+    reader.close()
+    wait_until(lambda: reader_of(database, name) is None)
+    assert exists(database, name)
+
+
+def waits_for_slot(database):
+    """Whether a session waits until a slot is no longer in use."""
+    query = "SELECT FROM pg_stat_activity WHERE wait_event = 'ReplicationSlotDrop' AND datname = %s"
+    return database.execute(query, (database.name,)).fetchone() is not None
 
 
 def test_list_and_show_agree_with_the_server(database, pgcdc, name):

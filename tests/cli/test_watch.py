@@ -58,7 +58,8 @@ def test_without_a_terminal_views_follow_one_another(shop, tmp_path):
     assert {"lag_bytes", "safe_wal_bytes"} <= json.loads(shown.read_text().splitlines()[0]).keys()
 
 
-def test_on_a_terminal_it_is_drawn_in_place(shop, pgcdc, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_on_a_terminal_it_is_drawn_in_place(shop, pgcdc, tmp_path, number):
     slot = shop.copy_slot(shop.slot)
     given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-D", "changes", "--endpos", "now")
     assert pgcdc("stream", *given).status == 0
@@ -69,14 +70,15 @@ def test_on_a_terminal_it_is_drawn_in_place(shop, pgcdc, tmp_path):
     shown = b""
     while shown.count(b"lag, lately") < 2:
         shown += os.read(controller, 4096)
-    watching.send_signal(signal.SIGINT)
+    watching.send_signal(number)
     assert watching.wait(30) == 130
     shown += os.read(controller, 1 << 16)
     text = shown.decode()
     assert f"{slot}, database {shop.name}" in text
     assert "▁" in text
-    # It switched to the terminal's other screen, and back.
+    # It switched to the terminal's other screen without a cursor, and back.
     assert text.index("\x1b[?1049h") < text.index("\x1b[?1049l")
+    assert text.index("\x1b[?25l") < text.index("\x1b[?25h")
 
 
 def test_on_a_dumb_terminal_views_follow_one_another(shop):

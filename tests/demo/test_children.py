@@ -10,7 +10,7 @@ import pytest
 from processes import wait_until
 
 from pgcdc_cli.demo import children
-from pgcdc_cli.demo.children import Children, interruptible, uninterruptible
+from pgcdc_cli.demo.children import Children, uninterruptible
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 FAMILY = """#!/bin/sh
@@ -85,24 +85,7 @@ def test_leaving_ends_the_whole_family_of_a_child_that_refuses(program, monkeypa
         wait_until(lambda pid=pid: not alive(pid))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_ending_signals_interrupt(number):
-    with pytest.raises(KeyboardInterrupt), interruptible():  # noqa: PT012  it may come a little later
-        os.kill(os.getpid(), number)
-        time.sleep(30)
-
-
-def test_an_ignored_signal_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with interruptible():
-            os.kill(os.getpid(), signal.SIGHUP)
-            time.sleep(0.05)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 def test_nothing_interrupts_clearing_up():
-    with interruptible(), uninterruptible():
+    with uninterruptible():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.05)
