@@ -96,11 +96,14 @@ def read_slot(conninfo: str, checkpoint: Checkpoint) -> Slot | None:
     return slot
 
 
-def check_no_gap(directory: Path, slot: Slot) -> None:
-    """Raise GAP if the slot is ahead of the directory's checkpoint.
+def check_slot(directory: Path, slot: Slot) -> None:
+    """Raise SLOT_INVALIDATED for a slot that is lost, and GAP if it is ahead of the directory's checkpoint.
 
     Call it after the slot was read: a running stream moves the checkpoint first, then the slot.
     """
+    if slot.lost:
+        message = f'could not continue with slot "{slot.name}": invalidated ({slot.lost})'
+        raise PgcdcError(ErrorKind.SLOT_INVALIDATED, message)
     checkpoint = read_local(directory)[0]
     if checkpoint is not None and checkpoint.end_lsn:
         check_gap(slot.name, slot.confirmed_flush_lsn or Lsn(0), checkpoint.end_lsn)

@@ -46,6 +46,11 @@ class Slot:
     lag_bytes: int | None
     safe_wal_bytes: int | None
 
+    @property
+    def lost(self) -> str | None:
+        """Why the server invalidated the slot; None if it didn't. PostgreSQL 16 only tells of lost WAL."""
+        return self.invalidation_reason or ("wal_removed" if self.wal_status == "lost" else None)
+
 
 def read_slots(session: Session, name: str | None) -> list[Slot]:
     rows = session.ask(_SLOTS, {"name": name}, "read the slots")

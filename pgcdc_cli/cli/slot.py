@@ -407,7 +407,6 @@ def reader_of(slot: "Slot") -> str:
 
 
 def _cells(slot: "Slot") -> list[str]:
-    lost = slot.invalidation_reason
     values = [slot.plugin, slot.database, slot.active_pid, slot.restart_lsn, slot.confirmed_flush_lsn]
     sizes = [human_bytes(slot.retained_bytes), human_bytes(slot.lag_bytes)]
     return [
@@ -415,7 +414,7 @@ def _cells(slot: "Slot") -> list[str]:
         *(text_of(value) or "-" for value in values),
         *sizes,
         slot.wal_status or "-",
-        lost or "-",
+        slot.lost or "-",
     ]
 
 
@@ -430,7 +429,7 @@ def _lines(slot: "Slot") -> list[tuple[str, str]]:
         ("retained", human_bytes(slot.retained_bytes)),
         ("lag", human_bytes(slot.lag_bytes)),
         ("WAL status", slot.wal_status or "-"),
-        ("invalidated", slot.invalidation_reason or "no"),
+        ("invalidated", slot.lost or "no"),
         ("temporary", _yes(slot.temporary)),
         ("two-phase", _yes(slot.two_phase)),
         ("failover", _yes(slot.failover)),

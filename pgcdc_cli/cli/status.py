@@ -60,8 +60,8 @@ def status(
 
     Looks up the slot if a server is given, by options or PG* variables: "retained" is the WAL that the slot
     keeps, "lag" the part that is not yet confirmed. To read all tables as of one moment, use SELECT ...
-    VERSION AS OF their VERSION; --json has the queries. A slot that is missing or past the checkpoint is an
-    error.
+    VERSION AS OF their VERSION; --json has the queries. A slot that is missing, invalidated, or past the
+    checkpoint is an error.
     """
     if watch:
         history = History()
@@ -104,7 +104,7 @@ class _Status(NamedTuple):
 
 
 def _look(directory: Path, conninfo: str, warehouse: str | None) -> _Status:
-    from pgcdc_cli.stream_status import check_no_gap, read_local, read_merged, read_slot
+    from pgcdc_cli.stream_status import check_slot, read_local, read_merged, read_slot
 
     checkpoint, files = read_local(directory)
     merged = None if warehouse is None else read_merged(warehouse, files)
@@ -113,7 +113,7 @@ def _look(directory: Path, conninfo: str, warehouse: str | None) -> _Status:
         try:
             slot = read_slot(conninfo, checkpoint)
             if slot is not None:
-                check_no_gap(directory, slot)
+                check_slot(directory, slot)
         except PgcdcError as error:
             failure = error
     return _Status(checkpoint, files, slot, merged, failure)
@@ -249,8 +249,8 @@ def _slot_facts(slot: "Slot | None") -> Iterator[tuple[str, str]]:
     yield "confirmed", text_of(slot.confirmed_flush_lsn) or "-"
     yield "retained", human_bytes(slot.retained_bytes)
     yield "lag", human_bytes(slot.lag_bytes)
-    if slot.invalidation_reason is not None or slot.wal_status == "lost":
-        yield "invalidated", slot.invalidation_reason or "its WAL is gone"
+    if slot.lost:
+        yield "invalidated", slot.lost
 
 
 def _file_facts(files: "FinishedSegments", merged: "MergeState | None") -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 
+import psycopg
 import pytest
 
 
@@ -172,6 +173,27 @@ def test_transactions_that_are_prepared_are_named(shop, pgcdc):
         shop.execute(f"ROLLBACK PREPARED '{name}'")
     assert pgcdc(*run).status == 0
     assert "prepared" not in pgcdc("status", "changes").out
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_slot_that_is_invalidated_is_an_error_behind_the_rest(own_server, pgcdc, version):
+    small = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    server = own_server(version, small)
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("CREATE PUBLICATION p")
+        given = ("-d", server.uri(), "-S", "s", "--create-slot", "--publication", "p", "-D", "changes")
+        assert pgcdc("stream", *given, "--endpos", "now").status == 0
+        for _ in range(4):
+            admin.execute("SELECT pg_logical_emit_message(false, '', ''), pg_switch_wal()")
+        admin.execute("CHECKPOINT")
+    ran = pgcdc("status", "changes", "-d", server.uri())
+    assert ran.status == 6
+    assert "\ninvalidated   wal_removed\n" in ran.out
+    assert ran.err == (
+        'pgcdc: error: could not continue with slot "s": invalidated (wal_removed)\n'
+        "hint: its changes are lost: drop it, create it again and take a new snapshot\n"
+    )
+    assert "\ninvalidated    wal_removed\n" in pgcdc("slot", "show", "s", "-d", server.uri()).out
 
 
 def test_a_slot_beyond_the_checkpoint_is_a_gap(changes, shop, pgcdc):
