@@ -41,14 +41,14 @@ class ErrorKind(Enum):
     NOT_READY = Rule(3, True, "the server is starting up or shutting down, or ended the session: run again")
     AUTHENTICATION = Rule(4, False, "check user, password (PGPASSWORD, ~/.pgpass or -W) and pg_hba.conf")
     RIGHTS = Rule(4, False, "the role needs REPLICATION, and SELECT on what it reads")
-    SLOT_MISSING = Rule(5, False, "create it with: pgcdc slot create NAME, or add --create-slot")
+    SLOT_MISSING = Rule(5, False, "see which exist with: pgcdc slot list; or add --create-slot")
     SLOT_EXISTS = Rule(5, False, "drop it first, or add --if-not-exists")
-    SLOT_ACTIVE = Rule(5, True, "another process is using it: see pgcdc slot show NAME")
+    SLOT_ACTIVE = Rule(5, True, "another process is using it: see pgcdc slot list")
     SLOT_INVALIDATED = Rule(
         6, False, "its changes are lost: drop it, create it again and take a new snapshot"
     )
     GAP = Rule(6, False, "changes in between are lost: --accept-gap continues without them")
-    PUBLICATION = Rule(7, False, "create it with: pgcdc publication create NAME, before the slot")
+    PUBLICATION = Rule(7, False, "see which exist with: pgcdc publication list")
     PROTOCOL = Rule(8, False, "none of it was confirmed: report it and attach the .bad file")
     OUTPUT = Rule(9, False, "nothing beyond the last checkpoint was confirmed: fix the cause and run again")
     CHECKPOINT = Rule(

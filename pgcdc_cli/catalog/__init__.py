@@ -142,18 +142,23 @@ class Catalog:
         """List the names that don't exist, or are only what is shown for a name that is not valid text."""
         return missing_publications(self._session, names)
 
-    def check_publications(self, names: Sequence[str]) -> None:
-        """Raise PgcdcError (PUBLICATION) if one of these doesn't exist."""
-        missing = self.missing_publications(names)
-        if missing:
+    def check_publications(self, names: Sequence[str], *, for_slot: bool) -> None:
+        """Raise PgcdcError (PUBLICATION) if one of these doesn't exist; `for_slot`: a slot is read with them.
+
+        A slot reads a publication only from the point on where it was created.
+        """
+        for missing in self.missing_publications(names)[:1]:
+            create = f"create it with: pgcdc publication create {missing}"
             raise PgcdcError(
                 ErrorKind.PUBLICATION,
-                f'could not find publication "{missing[0]}"',
-                hint=self.other_publications(missing[0]),
+                f'could not find publication "{missing}"',
+                hint=self.other_publications(
+                    missing, f"{create}, then recreate the slot" if for_slot else create
+                ),
             )
 
-    def other_publications(self, missing: str) -> str:
-        """Make the hint for a publication that doesn't exist: similar names, or what to do without any."""
+    def other_publications(self, missing: str, remedy: str | None = None) -> str:
+        """Make the hint for a publication that doesn't exist: similar names, and another remedy."""
         names = [one.name for one in self.publications()]
         if missing in names:
             return _NO_TEXT
@@ -164,7 +169,7 @@ class Catalog:
         first = (
             f"did you mean {quoted_list(near)}" if near else "see which exist with: pgcdc publication list"
         )
-        return f"{first}; or create it with: pgcdc publication create {missing}, then recreate the slot"
+        return f"{first}; or {remedy}" if remedy else first
 
     def published(self, names: Sequence[str]) -> list[tuple[str, str, list[str]]]:
         """List the tables of publications, by schema and name, with their columns.

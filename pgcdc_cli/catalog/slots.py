@@ -75,7 +75,7 @@ def advance_slot(session: Session, name: str, position: Lsn | None) -> Lsn:
 def copy_slot(session: Session, old: str, new: str) -> Lsn:
     """Copy a logical slot; return the copy's position."""
     query = "SELECT lsn::text FROM pg_copy_logical_replication_slot(%(old)s, %(new)s)"
-    [(position,)] = session.ask(query, {"old": old, "new": new}, f'copy slot "{old}"')
+    [(position,)] = session.ask(query, {"old": old, "new": new}, f'copy slot "{old}" to "{new}"')
     return Lsn.parse(position)
 
 

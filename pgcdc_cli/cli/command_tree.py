@@ -48,6 +48,14 @@ class Command(TyperCommand):
             vars(error).update(ctx=ctx)
             raise
 
+    def invoke(self, ctx: ClickContext) -> object:
+        try:
+            return super().invoke(ctx)
+        except PgcdcError as error:
+            if error.hint == ErrorKind.USAGE.rule.hint:
+                error.hint = f"see {ctx.command_path} --help"
+            raise
+
     def get_help_option(self, ctx: ClickContext) -> ClickParameter:
         return _printing_help(super().get_help_option(ctx))
 

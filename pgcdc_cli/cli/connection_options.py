@@ -113,12 +113,10 @@ def connection_string(
         else:
             options["dbname"] = dbname
     except psycopg.ProgrammingError as error:
+        from pgcdc_cli.replication.session import conninfo_failure
+
         # Not even a traceback may show the words that libpq quotes: they may be parts of a password.
-        raise PgcdcError(
-            ErrorKind.USAGE,
-            f"could not read the connection string: {_without_secrets(str(error), str(dbname))}",
-            hint='as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop',
-        ) from None
+        raise conninfo_failure(str(dbname), error) from None
     _check_port(options["port"])
     if password is not None:
         options["password"] = password
@@ -131,14 +129,6 @@ def _is_conninfo(dbname: str) -> bool:
     libpq manual, "Database Connection Control Functions".
     """
     return "=" in dbname or dbname.startswith(_URI)
-
-
-def _without_secrets(reason: str, conninfo: str) -> str:
-    """Remove the words that libpq could not parse and quotes: they may be parts of a password."""
-    if "pass" not in conninfo.lower() and "@" not in conninfo:
-        return reason
-    pieces = reason.split('"')
-    return '"'.join(piece if index % 2 == 0 or piece == "=" else "..." for index, piece in enumerate(pieces))
 
 
 def _check_text(*given: str | None) -> None:

@@ -26,13 +26,13 @@ _TABLE = re.compile(
 _COLUMNS = re.compile(rf"\s*(?:{_IDENTIFIER})(?:\s*,\s*(?:{_IDENTIFIER}))*\s*")
 
 
-def published_table(text: str) -> "PublishedTable":
-    """Parse a value of --table; the default schema is `public`. Raises a usage error if it is malformed."""
+def published_table(option: str, text: str) -> "PublishedTable":
+    """Parse a value of `option`; the default schema is `public`. Raises a usage error if it is malformed."""
     from pgcdc_cli.catalog import PublishedTable
 
     match = _TABLE.fullmatch(text)
     if match is None:
-        raise usage_error(f'--table: "{text}" is not like schema.table(column, ...) WHERE (filter)')
+        raise usage_error(f'{option}: "{text}" is not like schema.table(column, ...) WHERE (filter)')
     schema, name, columns, row_filter = match.group("schema", "name", "columns", "filter")
     names = None if columns is None else _names(columns)
     return PublishedTable(_plain(schema or "public"), _plain(name), names, row_filter)
@@ -75,6 +75,8 @@ GeneratedColumnsOption = Annotated[
     Literal["none", "stored"] | None,
     typer.Option("--generated-columns", help="Also publish generated columns (PostgreSQL 18)."),
 ]
+
+_REFUSED = "it is the server that refuses it: in psql, \\d shows its tables and columns, \\dn its schemas"
 
 _SHOWN = 5
 """How many tables are warned about by name."""
@@ -127,15 +129,14 @@ def create(  # noqa: PLR0913 - a command's options
     publication = Publication(
         name=name,
         all_tables=all_tables,
-        tables=tuple(map(published_table, tables or ())),
+        tables=_tables("--table", tables),
         schemas=tuple(schemas or ()),
         operations=_operations(operations),
         via_root=via_root,
         generated_columns=generated_columns or "none",
     )
     exists = f"to change it: pgcdc publication alter {name}; see it with: pgcdc publication show {name}"
-    refused = "it is the server that refuses it: \\d in psql shows what tables and columns it has"
-    with hints({ErrorKind.PUBLICATION: exists, ErrorKind.USAGE: refused}), Catalog(conninfo) as catalog:
+    with hints({ErrorKind.PUBLICATION: exists, ErrorKind.USAGE: _REFUSED}), Catalog(conninfo) as catalog:
         _check_generated_columns(catalog, generated_columns)
         catalog.create_publication(publication)
         _warn_of_refused(catalog, name)
@@ -217,28 +218,34 @@ def alter(  # noqa: PLR0913 - a command's options
     if set_table and (add_table or drop_table or add_schema or drop_schema):
         raise usage_error("--set-table lists every table: it excludes options that add or drop")
     change = Alteration(
-        add=_members(name, add_table, add_schema),
-        drop=_members(name, drop_table, drop_schema),
-        put=_members(name, set_table, None),
+        add=_members(name, _tables("--add-table", add_table), add_schema),
+        drop=_members(name, _tables("--drop-table", drop_table), drop_schema),
+        put=_members(name, _tables("--set-table", set_table), None),
         operations=None if operations is None else _operations(operations),
         via_root=via_root,
         generated_columns=generated_columns,
     )
     if change == Alteration():
         raise usage_error("nothing to change")
-    missing = f"see which exist with: pgcdc publication list and pgcdc publication show {name}"
-    with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
+    unfit = f"see what it publishes with: pgcdc publication show {name}"
+    with Catalog(conninfo) as catalog:
+        _find(catalog, name)
         _check_generated_columns(catalog, generated_columns)
-        catalog.alter_publication(name, change)
+        with hints({ErrorKind.PUBLICATION: unfit, ErrorKind.USAGE: _REFUSED}):
+            catalog.alter_publication(name, change)
         _warn_of_refused(catalog, name)
 
 
-def _members(name: str, tables: Tables, schemas: Tables) -> "Publication | None":
+def _tables(option: str, given: list[str] | None) -> "tuple[PublishedTable, ...]":
+    return tuple(published_table(option, text) for text in given or ())
+
+
+def _members(name: str, tables: "tuple[PublishedTable, ...]", schemas: Tables) -> "Publication | None":
     from pgcdc_cli.catalog import Publication
 
     if not (tables or schemas):
         return None
-    return Publication(name, tables=tuple(map(published_table, tables or ())), schemas=tuple(schemas or ()))
+    return Publication(name, tables=tables, schemas=tuple(schemas or ()))
 
 
 @app.command("drop", cls=Command, epilog=examples("pgcdc publication drop shop_pub -d shop"))
@@ -283,18 +290,23 @@ def show(name: Name, *, conninfo: str, json: Json = False) -> None:
     from pgcdc_cli.catalog import Catalog
 
     with Catalog(conninfo) as catalog:
-        publication = catalog.publication(name)
-        if publication is None:
-            raise PgcdcError(
-                ErrorKind.PUBLICATION,
-                f'could not find publication "{name}": it does not exist',
-                hint=catalog.other_publications(name),
-            )
+        publication = _find(catalog, name)
     if json:
         write(json_text.dumps(asdict(publication)))
     else:
         for line in facts(_lines(publication)):
             write(line)
+
+
+def _find(catalog: "Catalog", name: str) -> "Publication":
+    publication = catalog.publication(name)
+    if publication is None:
+        raise PgcdcError(
+            ErrorKind.PUBLICATION,
+            f'could not find publication "{name}": it does not exist',
+            hint=catalog.other_publications(name),
+        )
+    return publication
 
 
 def _cells(publication: "Publication") -> list[str]:

@@ -390,7 +390,7 @@ def _find(conninfo: str, name: str) -> "Slot":
             raise PgcdcError(
                 ErrorKind.SLOT_MISSING,
                 f'could not find slot "{name}": it does not exist',
-                hint=catalog.other_slots(name, f"create it with: pgcdc slot create {name}"),
+                hint=catalog.other_slots(name, "see which exist with: pgcdc slot list"),
             )
     return slot
 

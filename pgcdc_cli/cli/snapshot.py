@@ -156,6 +156,7 @@ def snapshot(  # noqa: PLR0913 - a command's options
     )
     settings = SnapshotSettings(
         source.conninfo,
+        str(directory or target.file),
         wanted,
         invalid_text or target.format_class.capabilities.invalid_text,
         use_catalog=not no_catalog,

@@ -395,6 +395,8 @@ class ReplicationConnection:
         failure = session.server_failure(f'start streaming from slot "{self._known_slot}"', error, _START)
         if failure.kind is ErrorKind.USAGE and error.sqlstate != session.NOT_IN_PREREQUISITE_STATE:
             failure.hint = _OPTIONS_HINT
+        if failure.kind is ErrorKind.SLOT_ACTIVE:
+            failure.hint = f"another process is using it: see pgcdc slot show {self._known_slot}"
         if failure.kind is not ErrorKind.SLOT_INVALIDATED:
             return failure
         row = self._slot_facts()

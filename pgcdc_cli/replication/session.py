@@ -17,10 +17,10 @@ from psycopg import errors, sql, waiting
 from psycopg.abc import RV, Buffer, PQGen
 from psycopg.adapt import AdaptersMap, Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import PGconn, Ping, TransactionStatus
+from psycopg.pq import Conninfo, PGconn, Ping, TransactionStatus
 from psycopg.rows import Row
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
+from pgcdc_cli.errors import ErrorKind, PgcdcError, mask, nearest
 from pgcdc_cli.types.database_text import DatabaseText
 
 SessionKind = Literal["fixed", "default", "physical"]
@@ -193,6 +193,9 @@ _REFUSED = (
         None,
     ),
 )
+_CONNECTION_STRINGS = 'as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop'
+_UNKNOWN_PARAMETER = re.compile(r'invalid (?:connection option|URI query parameter:) "(.*)"')
+_QUOTED_WORD = re.compile(r'^((?:missing "=" after )?[^"]*)".*"')
 _FAILED = re.compile(r"^(connection failed: |connection is bad: )+")
 _ATTEMPT = re.compile(
     r"^- host: (?:None|'(.*?)'), port: (?:None|'(.*?)'), hostaddr: (?:None|'(.*?)'): ", re.MULTILINE
@@ -340,9 +343,7 @@ def _with_timeouts(conninfo: str) -> str:
 def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
     """Make the error for a connection that failed."""
     if isinstance(error, psycopg.ProgrammingError):
-        # libpq quotes the part that it could not parse, which may be half of a password.
-        text = re.sub(r'"[^"]*"', '"..."', _one_line(str(error)))
-        return PgcdcError(ErrorKind.USAGE, f"could not read the connection string: {text}", hint="check -d")
+        return conninfo_failure(conninfo, error)
     text = _one_line(_FAILED.sub("", str(error), count=1))
     kind, hint = _refusal(conninfo, text)
     text = _of_several_hosts(str(error)) or text
@@ -350,6 +351,22 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
     if error.pgconn is not None and error.pgconn.needs_password:
         kind, hint = ErrorKind.AUTHENTICATION, None
     return PgcdcError(kind, f"could not connect to the server: {text}", hint=hint)
+
+
+def conninfo_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
+    """Make the error for a connection string that libpq can't parse.
+
+    libpq quotes the word that stopped it. In a string with a password that may be a part of the password, so
+    only the parameter that it resembles is named.
+    """
+    text = _one_line(str(error))
+    word = _UNKNOWN_PARAMETER.fullmatch(text)
+    near = nearest(word[1], [one.keyword.decode() for one in Conninfo.get_defaults()], 1) if word else []
+    if "pass" in conninfo.lower() or "@" in conninfo:
+        text = _QUOTED_WORD.sub(r'\1"..."', text)
+    meant = f'did you mean "{near[0]}"? ' if near else ""
+    message = f"could not read the connection string: {text}"
+    return PgcdcError(ErrorKind.USAGE, message, hint=f"{meant}{_CONNECTION_STRINGS}")
 
 
 def _connect_grant(text: str, error: psycopg.Error) -> str | None:

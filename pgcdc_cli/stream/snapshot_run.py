@@ -34,10 +34,11 @@ class SnapshotSettings:
     """What to read, and from where. `invalid_text` says what becomes of bytes that aren't valid text.
 
     With `with_xid`, rows have the ID of the transaction that reads them, except on a standby, which assigns
-    none. `workers` is the number of connections that read.
+    none. `workers` is the number of connections that read. `output` is the file's or directory's name.
     """
 
     conninfo: str
+    output: str
     wanted: WantedRows
     invalid_text: InvalidText = "stop"
     use_catalog: bool = True
@@ -90,14 +91,13 @@ class SnapshotRun:
         checkpoint = self._sink.checkpoint
         if checkpoint is not None and (checkpoint.end_lsn or checkpoint.source.slot):
             what = f"a stream of slot {checkpoint.source.slot}" if checkpoint.source.slot else "a snapshot"
-            raise PgcdcError(
-                ErrorKind.USAGE, f"could not write a snapshot: {what} already exists", hint=_THERE
-            )
+            message = f'could not write a snapshot to "{self._settings.output}": {what} already exists'
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_THERE)
 
     def _read(self, session: SnapshotSession, catalog: Catalog) -> None:
         settings, wanted = self._settings, self._settings.wanted
         with self._signals.interruptible():
-            catalog.check_publications(wanted.publications)
+            catalog.check_publications(wanted.publications, for_slot=False)
             source, position, in_recovery = source_of(session, wanted.publications)
             text = DatabaseText.of(session.database_encoding, None, settings.invalid_text)
             describe = partial(catalog.describe, text=text) if settings.use_catalog else describe_alone

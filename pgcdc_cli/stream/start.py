@@ -45,7 +45,7 @@ _NO_SNAPSHOT = (
 _UNFINISHED = "continue with --snapshot initial, which starts it over; or write to another directory or file"
 _SNAPSHOT_LOST = "later changes in the tables that are read are lost: start over in another directory or file"
 _NO_SLOT = "write to another directory or file; --snapshot initial begins a stream with the existing rows"
-_OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
+_OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create makes one"
 
 
 class RunStart:
@@ -202,7 +202,7 @@ class RunStart:
     def _check_publications(self) -> None:
         if not self._decodes:
             return
-        self._catalog.check_publications(self._settings.publications)
+        self._catalog.check_publications(self._settings.publications, for_slot=True)
         if self._settings.selection.options and not self._warned:
             self._warned = True
             self._check_selection(self._settings.selection)
@@ -311,7 +311,7 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
     slot = catalog.slot(name)
     if slot is None:
         catalog.check_wal_level()
-        hint = catalog.other_slots(name, ErrorKind.SLOT_MISSING.rule.hint)
+        hint = catalog.other_slots(name, f"create it with: pgcdc slot create {name}, or add --create-slot")
         raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"', hint=hint)
     problem = _misfit(slot, database, decodes=decodes, keeps_prepared=keeps_prepared)
     if problem is not None:

@@ -41,7 +41,7 @@ def test_a_publication_reads_back_as_it_was_made(catalog, publication):
     catalog.create_publication(publication)
     assert catalog.publication(publication.name) == publication
     assert catalog.publications() == [publication]
-    catalog.check_publications([publication.name])
+    catalog.check_publications([publication.name], for_slot=True)
     catalog.drop_publication(publication.name)
     assert catalog.publication(publication.name) is None
 
@@ -92,7 +92,7 @@ def test_dropping_what_is_not_there_fails_unless_told_otherwise(catalog):
 def test_the_first_missing_publication_is_named(catalog):
     catalog.create_publication(Publication("there"))
     with pytest.raises(PgcdcError, match='could not find publication "Nix"') as caught:
-        catalog.check_publications(["there", "Nix", "nada"])
+        catalog.check_publications(["there", "Nix", "nada"], for_slot=True)
     assert caught.value.kind is ErrorKind.PUBLICATION
     assert caught.value.hint.startswith("see which exist with: pgcdc publication list; or create it with:")
 
@@ -101,10 +101,10 @@ def test_a_missing_publication_proposes_what_looks_like_it(catalog):
     for name in ("shop_pub", "Orders", "other"):
         catalog.create_publication(Publication(name))
     with pytest.raises(PgcdcError) as caught:
-        catalog.check_publications(["shop_pup"])
+        catalog.check_publications(["shop_pup"], for_slot=True)
     assert caught.value.hint.startswith('did you mean "shop_pub"; or create it with:')
     with pytest.raises(PgcdcError) as caught:
-        catalog.check_publications(["orders"])
+        catalog.check_publications(["orders"], for_slot=False)
     assert caught.value.hint.startswith('did you mean "Orders"; or create it with:')
 
 

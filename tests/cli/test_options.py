@@ -77,6 +77,7 @@ def test_a_password_that_was_asked_for_wins():
         f"postgresql://me:x@{SECRET}@h/shop",
         f"host=h pasword {SECRET} password={SECRET}",
         f"postgresql://me:{SECRET}@h/shop?x={SECRET}",
+        f'password=a"b"{SECRET} c"d"{SECRET} host=h',
     ],
 )
 def test_no_malformed_connection_string_is_quoted_with_its_password(dbname):
@@ -181,6 +182,23 @@ def test_a_malformed_connection_string_is_named_without_quoting_it(refused):
         status=2,
         error='could not read the connection string: invalid connection option "nope"',
         hint='as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop',
+    )
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "reason", "meant"),
+    [
+        (f"hots=h password={SECRET}", 'invalid connection option "..."', "host"),
+        (f"postgresql://me:{SECRET}@h/x?sslmod=require", 'invalid URI query parameter: "..."', "sslmode"),
+        ("hots=h", 'invalid connection option "hots"', "host"),
+    ],
+)
+def test_a_mistyped_parameter_is_told_by_the_one_that_it_resembles(refused, conninfo, reason, meant):
+    refused(
+        *("slot", "list", "-d", conninfo),
+        status=2,
+        error=f"could not read the connection string: {reason}",
+        hint=f'did you mean "{meant}"? as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop',
     )
 
 

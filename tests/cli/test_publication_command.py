@@ -152,8 +152,7 @@ def test_show_of_no_publication(database18, refused):
         database18.uri,
         status=7,
         error='could not find publication "p": it does not exist',
-        hint="see which exist with: pgcdc publication list; or create it with: pgcdc publication create p,"
-        " then recreate the slot",
+        hint="see which exist with: pgcdc publication list",
     )
 
 
@@ -243,7 +242,7 @@ def test_a_name_cannot_steer_the_terminal(database18, pgcdc):
     ],
 )
 def test_a_table_is_read_as_sql_reads_it(text, table):
-    assert published_table(text) == table
+    assert published_table("--table", text) == table
 
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=10)
@@ -255,7 +254,7 @@ def test_what_is_shown_of_a_table_is_read_back_as_the_same(schema, name, columns
     text = f"{identifier(schema)}.{identifier(name)}"
     if columns is not None:
         text += f" ({', '.join(map(identifier, columns))})"
-    assert published_table(text) == PublishedTable(schema, name, columns)
+    assert published_table("--table", text) == PublishedTable(schema, name, columns)
 
 
 def alter(pgcdc, database, *arguments):
@@ -280,6 +279,10 @@ def test_alter_changes_what_is_given_and_nothing_else(any_shop, pgcdc):
     assert names(alter(pgcdc, any_shop, "--set-table", "orders")) == [("orders", None, None)]
 
 
+DESCRIBED = "it is the server that refuses it: in psql, \\d shows its tables and columns, \\dn its schemas"
+PUBLISHED = "see what it publishes with: pgcdc publication show p"
+
+
 def test_alter_is_all_or_nothing(shop, pgcdc):
     before = create(pgcdc, shop, "--table", "orders")
     ran = pgcdc("publication", "alter", "p", "-d", shop.uri, "--add-schema", "public", "--drop-table", "nix")
@@ -291,9 +294,33 @@ def test_alter_of_no_publication_or_of_nothing(shop, pgcdc):
     ran = pgcdc("publication", "alter", "nix", "-d", shop.uri, "--via-root")
     assert (ran.status, ran.err.splitlines()[1]) == (
         7,
-        "hint: see which exist with: pgcdc publication list and pgcdc publication show nix",
+        "hint: see which exist with: pgcdc publication list",
     )
     assert pgcdc("publication", "alter", "nix", "-d", shop.uri).status == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "hint"),
+    [
+        (["--drop-table", "nix"], 'relation "public.nix" does not exist', DESCRIBED),
+        (["--add-schema", "nix"], 'schema "nix" does not exist', DESCRIBED),
+        (["--drop-table", "items"], 'relation "items" is not part of the publication', PUBLISHED),
+        (["--add-table", "orders"], 'relation "orders" is already member of publication "p"', PUBLISHED),
+    ],
+)
+def test_an_alteration_that_the_server_refuses_says_where_to_look(shop, pgcdc, refused, change, reason, hint):
+    create(pgcdc, shop, "--table", "orders")
+    shop.execute("CREATE TABLE items ()")
+    line = ("publication", "alter", "p", "-d", shop.uri, *change)
+    status = 7 if hint == PUBLISHED else 2
+    refused(*line, status=status, error=f'could not alter publication "p": {reason}', hint=hint)
+
+
+def test_a_malformed_table_is_reported_with_its_option(refused):
+    reason = '--add-table: "a b" is not like schema.table(column, ...) WHERE (filter)'
+    error = f"could not read the command line: {reason}"
+    hint = "see pgcdc publication alter --help"
+    refused("publication", "alter", "p", "--add-table", "a b", status=2, error=error, hint=hint)
 
 
 def refusal(table, why):

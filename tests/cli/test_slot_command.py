@@ -261,12 +261,19 @@ def test_show_is_readable(database, pgcdc, name):
 
 
 def test_show_of_no_slot(database, refused):
-    create = "create it with: pgcdc slot create nothing_like_another"
+    others = "see which exist with: pgcdc slot list"
     error = 'could not find slot "nothing_like_another": it does not exist'
     line = ("slot", "show", "nothing_like_another", "-d", database.uri)
-    refused(*line, status=5, error=error, hint=create)
+    refused(*line, status=5, error=error, hint=others)
     database.create_slot("nothing_like_anothr")
-    refused(*line, status=5, error=error, hint=f'did you mean "nothing_like_anothr"; or {create}')
+    refused(*line, status=5, error=error, hint=f'did you mean "nothing_like_anothr"; or {others}')
+
+
+def test_a_copy_that_can_not_be_made_names_both_slots(database, refused, name):
+    database.create_slot(name)
+    line = ("slot", "copy", name, name, "-d", database.uri)
+    error = f'could not copy slot "{name}" to "{name}": replication slot "{name}" already exists'
+    refused(*line, status=5, error=error, hint="choose another name: pgcdc slot list shows those that exist")
 
 
 def test_no_right_to_replicate(database, pgcdc, role, name):

@@ -194,7 +194,9 @@ def test_what_is_written_is_never_written_over(shop18, tmp_path):
     assert run(shop18.uri, *PUB, "-D", out).returncode == 0
     before = contents(out)
     hint = "write to another directory or file: the data there is as of another moment"
-    refused(run(shop18.uri, *PUB, "-D", out), 2, "write a snapshot: a snapshot already exists", hint)
+    refused(
+        run(shop18.uri, *PUB, "-D", out), 2, f'write a snapshot to "{out}": a snapshot already exists', hint
+    )
     stream = stream_command(shop18.uri, shop18.create_slot(), "-D", out, "--endpos", "now")
     ended = subprocess.run(stream, capture_output=True, text=True, check=False)
     hint = "write to another directory or file; --snapshot initial begins a stream with the existing rows"

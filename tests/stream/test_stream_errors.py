@@ -36,7 +36,7 @@ CHECK_MODE = "check the owner and mode of the path and its folder, and which use
 OTHER_PLACE = "move away what has that name, or write to another directory or file"
 LOCK_LOST = "nothing beyond the last checkpoint was confirmed: put the folder back, and run again"
 MISSING = "a folder of the path is missing: create it, or put it back if it was removed"
-OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
+OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create makes one"
 
 # linux/prctl.h, linux/capability.h
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -138,10 +138,11 @@ def test_a_role_without_replication(source, tmp_path):
 def test_no_such_slot(source, tmp_path):
     name = "nothing_like_another"
     run = stream(source.uri, name, "-D", str(tmp_path / "out"), *NOW)
-    refused(run, 5, f'find slot "{name}"', "create it with: pgcdc slot create NAME, or add --create-slot")
+    refused(run, 5, f'find slot "{name}"', f"create it with: pgcdc slot create {name}, or add --create-slot")
     source.create_slot(name)
-    hint = f'did you mean "{name}"; or create it with: pgcdc slot create NAME, or add --create-slot'
-    refused(stream(source.uri, "nothing_like_anothr", *NOW), 5, 'find slot "nothing_like_anothr"', hint)
+    near = "nothing_like_anothr"
+    hint = f'did you mean "{name}"; or create it with: pgcdc slot create {near}, or add --create-slot'
+    refused(stream(source.uri, near, *NOW), 5, f'find slot "{near}"', hint)
     insert(source, 1, 1)
     assert delivers(source.uri, name, tmp_path / "out") == [1]
 
@@ -175,7 +176,7 @@ def test_a_slot_and_a_directory_that_are_in_use(source, tmp_path, follow):
     )  # fmt: skip
     two = ["-D", str(tmp_path / "two"), *NOW]
     active = f'start streaming from slot "{slot}": replication slot "{slot}" is active for PID {pid}'
-    hint = "another process is using it: see pgcdc slot show NAME"
+    hint = f"another process is using it: see pgcdc slot show {slot}"
     refused(stream(source.uri, slot, *two, "-n"), 5, active, hint)
     limited = stream(source.uri, slot, *two, "--max-time", "3s")
     waits = f"pgcdc: warning: could not {active}; trying again\n"
@@ -376,7 +377,7 @@ def test_a_start_that_fails_leaves_nothing_behind(source, tmp_path, where):
     refused(
         stream(source.uri, "mistyped", where, str(tmp_path / "out"), *NOW), 5,
         'find slot "mistyped"',
-        "create it with: pgcdc slot create NAME, or add --create-slot",
+        "create it with: pgcdc slot create mistyped, or add --create-slot",
     )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "there").mkdir()

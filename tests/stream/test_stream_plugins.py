@@ -33,7 +33,7 @@ def test_what_another_plugin_says_goes_into_raw_output_only(test_decoding, tmp_p
     assert refused.stderr == (
         'pgcdc: error: could not stream slot "s": its plugin is test_decoding,'
         " which only --format raw can write\n"
-        "hint: see pgcdc slot list, or create one with: pgcdc slot create NAME\n"
+        "hint: choose another slot: pgcdc slot list shows them, pgcdc slot create makes one\n"
     )
     options = ["--format", "raw", "-o", "include-xids=0", "-E", "now"]
     line = stream_command(test_decoding, "s", *options, publications=())

@@ -7,7 +7,7 @@ from processes import stream_command
 from stream_runs import position, refused, stream
 
 SEE_HELP = "see pgcdc stream --help"
-OTHER_SLOT = "see pgcdc slot list, or create one with: pgcdc slot create NAME"
+OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create makes one"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,11 @@ def test_arrow_needs_a_directory(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        ("--layout stream", 'use --layout stream with format "arrow": a file has one schema', "see --help"),
+        (
+            "--layout stream",
+            'use --layout stream with format "arrow": a file has one schema',
+            "see pgcdc stream --help",
+        ),
         ("--compression gzip", 'use gzip with format "arrow": Arrow has none', "use zstd"),
     ],
 )

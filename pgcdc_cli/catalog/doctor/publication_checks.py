@@ -204,7 +204,7 @@ def publication_empty(setup: Setup) -> Iterator[Finding]:
             continue
         statement = f"ALTER PUBLICATION {quoted(name)} ADD TABLES IN SCHEMA public;"
         message = f'publication "{name}" has no tables: nothing is sent'
-        advice = "or one table: pgcdc publication alter NAME --add-table TABLE"
+        advice = f"or one table: pgcdc publication alter {name} --add-table TABLE"
         yield Finding("publication-empty", "warning", message, name, (statement,), advice)
 
 

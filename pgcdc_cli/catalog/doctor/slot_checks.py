@@ -43,7 +43,7 @@ def slot_kind(setup: Setup) -> Iterator[Finding]:
         advice = f"connect to that database: -d {slot.database}"
     elif slot.plugin != "pgoutput":
         problem = f"has the plugin {slot.plugin}, which only --format raw can write"
-        advice = "create one with: pgcdc slot create NAME"
+        advice = "choose another slot with -S; pgcdc slot create makes one"
     elif slot.synced:
         problem = "is a copy that this standby keeps of the primary's"
         advice = "stream it from the primary, or after the standby's promotion"

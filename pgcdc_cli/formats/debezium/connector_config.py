@@ -283,7 +283,8 @@ _NOT_IN_COMMAS = re.compile(r"(?<!\\),")
 def wrong(name: str, text: str, reason: str) -> PgcdcError:
     """Make a USAGE error that names the property and its value; a password is not shown."""
     shown = "..." if "password" in name else text
-    return PgcdcError(ErrorKind.USAGE, f'could not use property "{name}": "{shown}" {reason}')
+    message = f'could not use property "{name}": "{shown}" {reason}'
+    return PgcdcError(ErrorKind.USAGE, message, hint="pgcdc-stream(1) describes the properties")
 
 
 def value_of(known: Property, text: str) -> object:

@@ -310,7 +310,9 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def _unreadable(path: Path, reason: str) -> PgcdcError:
-    return PgcdcError(ErrorKind.USAGE, f'could not read connector configuration "{path}": {reason}')
+    message = f'could not read connector configuration "{path}": {reason}'
+    hint = "--connector-config takes a properties file, or the JSON that was sent to Kafka Connect"
+    return PgcdcError(ErrorKind.USAGE, message, hint=hint)
 
 
 def _from_json(path: Path, text: str) -> dict[str, str]:
