@@ -41,7 +41,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc demo' -s q -l quiet -d 'Print only errors
 complete -c pgcdc -n '__pgcdc_at pgcdc demo' -l log-format -x -a 'text timed json' -d 'Message format; timed adds time and level'
 complete -c pgcdc -n '__pgcdc_at pgcdc demo' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s S -l slot -x -a '(__pgcdc_ask slots)' -d 'Slot that will be streamed'
-complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -l publication -x -a '(__pgcdc_ask publications)' -d 'Publication that will be streamed; repeatable'
+complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -l publication -x -a '(__pgcdc_ask publications)' -d 'Publication that will be streamed'
 complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -l role -x -d 'Print the SQL that grants a role the privileges it needs, and no more'
 complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -l json -d 'Print JSON'
 complete -c pgcdc -n '__pgcdc_at pgcdc doctor' -s d -l dbname -x -a '(__pgcdc_ask databases)' -d 'Database name, conninfo string or URI'

@@ -154,7 +154,8 @@ def _format_parameters(
         if record is not None:
             is_argument = parameter.param_type_name == "argument"
             name = value_name(parameter) if is_argument else record[0]
-            sections.setdefault(panel(parameter), []).append((name, record[1]))
+            repeatable = "  [repeatable]" if getattr(parameter, "multiple", False) else ""
+            sections.setdefault(panel(parameter), []).append((name, record[1] + repeatable))
     for name in sorted(sections, key=_section_order):
         with formatter.section(name):
             formatter.write_dl(sections[name])

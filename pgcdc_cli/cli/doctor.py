@@ -43,7 +43,7 @@ def doctor(
     ] = None,
     publication: Annotated[
         list[str] | None,
-        typer.Option("--publication", metavar="NAME", help="Publication that will be streamed; repeatable."),
+        typer.Option("--publication", metavar="NAME", help="Publication that will be streamed."),
     ] = None,
     role: Annotated[
         str | None,

@@ -119,8 +119,7 @@ def create(  # noqa: PLR0913 - a command's options
 ) -> None:
     """Create a publication: the tables and operations to stream.
 
-    --table and --schema can be repeated. Without them and without --all-tables, the publication is empty
-    until tables are added.
+    Without --table, --schema and --all-tables, the publication is empty until tables are added.
     """
     from pgcdc_cli.catalog import Catalog, Publication
 
@@ -210,8 +209,8 @@ def alter(  # noqa: PLR0913 - a command's options
 ) -> None:
     """Change a publication, with all changes in one transaction.
 
-    --add-table, --drop-table, --set-table, --add-schema and --drop-schema can be repeated. A slot sees the
-    change from this point of the WAL on; older changes that it has yet to read are published as before.
+    A slot sees the change from this point of the WAL on; older changes that it has yet to read are published
+    as before.
     """
     from pgcdc_cli.catalog import Alteration, Catalog
 

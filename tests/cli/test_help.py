@@ -79,6 +79,16 @@ def test_help_has_every_option_and_an_example(path, command, pgcdc):
             assert all(name in ran.out for name in names)
 
 
+def test_help_says_which_options_are_repeatable(pgcdc):
+    shown = pgcdc("stream", "--help").out
+    command = dict(TREE)["pgcdc", "stream"]
+    repeatable = [one.opts[-1] for one in command.params if getattr(one, "multiple", False)]
+    said = re.findall(
+        r"^  (?:-\w, )?(--[\w-]+)(?:(?!\n  -|\n\n).)*\[repeatable\]", shown, re.MULTILINE | re.DOTALL
+    )
+    assert sorted(said) == sorted(repeatable)
+
+
 def test_the_first_help_says_of_each_command_what_its_own_help_says():
     commands = root_command().commands
     assert {name: f"{summary(commands[name])}." for name in commands if not commands[name].hidden} == COMMANDS
