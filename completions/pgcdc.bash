@@ -83,7 +83,7 @@ _pgcdc() {
             ;;
         "pgcdc slot drop")
             members=''
-            options='--if-exists --wait -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
+            options='--if-exists --wait --yes -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             case "$word" in -*) ;; *) _pgcdc_ask slots ;; esac
             ;;
         "pgcdc slot peek")

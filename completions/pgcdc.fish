@@ -89,6 +89,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc slot create' -l log-format -x -a 'text ti
 complete -c pgcdc -n '__pgcdc_at pgcdc slot create' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -l if-exists -d 'Succeed if there is no such slot'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -l wait -d 'Wait until the slot is no longer in use'
+complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -l yes -d 'Don\'t ask for confirmation'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -s d -l dbname -x -a '(__pgcdc_ask databases)' -d 'Database name, conninfo string or URI'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -s h -l host -x -d 'Server\'s host, or its socket directory'
 complete -c pgcdc -n '__pgcdc_at pgcdc slot drop' -s p -l port -x -d 'Server\'s port'

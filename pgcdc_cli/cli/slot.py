@@ -34,6 +34,7 @@ def register(root: typer.Typer) -> None:
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the slot.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")]
 
 
 @app.command("create", cls=Command, epilog=examples("pgcdc slot create shop_slot -d shop"))
@@ -100,8 +101,12 @@ def drop(
     conninfo: str,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if there is no such slot.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the slot is no longer in use.")] = False,
+    yes: Yes = False,
 ) -> None:
-    """Drop a replication slot, and release the WAL that it retains."""
+    """Drop a replication slot, and release the WAL that it retains.
+
+    Asks first on a terminal; a script is not asked.
+    """
     from pgcdc_cli.replication.connection import ReplicationConnection
 
     in_the_way = {
@@ -111,6 +116,8 @@ def drop(
     try:
         with hints(in_the_way), ReplicationConnection(conninfo) as connection:
             slot = _slot_seen_by(connection, name)
+            if slot is not None and not yes and sys.stdin.isatty() and sys.stderr.isatty():
+                _ask(f'Drop slot "{name}" and the changes that are still to be read from it?')
             if wait and slot is not None and slot.active_pid is not None:
                 say(f'slot "{name}" is active for PID {slot.active_pid}: waiting for its end')
             connection.drop_slot(name, wait=wait)
@@ -208,7 +215,7 @@ def advance(
             help="New position; now: the current end of the WAL.",
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Move a slot forward, and skip the changes in between for good.
 
@@ -236,7 +243,7 @@ def advance(
                 hint="--to now goes to its end",
             )
         if not yes:
-            _ask(f'Skip the changes of slot "{name}" from {at} to {to} for ever? [y/N] ')
+            _ask(f'Skip the changes of slot "{name}" from {at} to {to} for ever?')
         write(f"{name} {catalog.advance_slot(name, target)}")
 
 
@@ -248,7 +255,7 @@ def _ask(question: str) -> None:
             "could not ask: standard input is not a terminal",
             hint="add --yes if you are sure",
         )
-    sys.stderr.write(question)
+    sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise PgcdcError(ErrorKind.USAGE, "could not continue: you did not agree", hint="nothing was changed")

@@ -1,6 +1,7 @@
 """`pgcdc slot` against real servers."""
 
 import json
+import os
 import signal
 import subprocess
 import uuid
@@ -140,6 +141,42 @@ def test_drop(database, pgcdc, name):
     database.create_slot(name)
     ran = pgcdc("slot", "drop", name, "-d", database.uri)
     assert (ran.status, ran.out, ran.err) == (0, "", "")
+    assert not exists(database, name)
+
+
+def at_terminal(*arguments, answer, **outputs):
+    """Run pgcdc on a terminal, where somebody answers; return its exit status and what the terminal shows."""
+    controller, terminal = os.openpty()
+    os.write(controller, answer)
+    line = [*PGCDC, *arguments]
+    ran = subprocess.run(line, stdin=terminal, **{"stderr": terminal, **outputs}, timeout=120, check=False)
+    os.write(terminal, b"END")
+    os.close(terminal)
+    shown = b""
+    while not shown.endswith(b"END"):
+        shown += os.read(controller, 4096)
+    os.close(controller)
+    return ran.returncode, shown.decode()
+
+
+def test_drop_asks_on_a_terminal(database, name):
+    database.create_slot(name)
+    line = ("slot", "drop", name, "-d", database.uri)
+    status, shown = at_terminal(*line, answer=b"n\n")
+    assert status == 2
+    assert f'Drop slot "{name}" and the changes that are still to be read from it? [y/N] ' in shown
+    assert "hint: nothing was changed" in shown
+    assert exists(database, name)
+    assert at_terminal(*line, answer=b"y\n")[0] == 0
+    assert not exists(database, name)
+
+
+@pytest.mark.parametrize("words", [["--yes"], []])
+def test_drop_asks_nobody_who_said_yes_or_would_not_see_the_question(database, name, words):
+    database.create_slot(name)
+    outputs = {} if words else {"stderr": subprocess.DEVNULL}
+    status, shown = at_terminal("slot", "drop", name, "-d", database.uri, *words, answer=b"", **outputs)
+    assert (status, shown) == (0, "END")
     assert not exists(database, name)
 
 
