@@ -16,12 +16,14 @@ class NamePattern:
     """A pattern of two or three parts, `schema.table` or `schema.table.column`.
 
     `*` matches any characters, `?` any single one. Letters are folded to lower case; within double quotes
-    every character is literal.
+    every character is literal. A table's name alone, without wildcards, is in the schema `public`.
     """
 
     def __init__(self, text: str, parts: int) -> None:
         """Parse a pattern. Raises ValueError, with a reason, unless it has this number of parts."""
         found = _PARTS.findall(text)
+        if parts == 2 and found == [text] and not any(wild for _, wild, _ in _PIECES.findall(text)):
+            text, found = f"public.{text}", ["public", ".", text]
         if "".join(found) != text or found[1::2] != ["."] * (parts - 1) or len(found) != 2 * parts - 1:
             wanted = ".".join(("schema", "table", "column")[:parts])
             raise ValueError(f'"{text}" is not a pattern of the form {wanted}')

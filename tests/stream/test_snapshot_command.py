@@ -73,6 +73,7 @@ def test_a_publication_s_rows_are_its_columns_filters_and_roots_and_no_slot_is_m
 
 def test_tables_by_pattern_are_whole_and_partitions_come_once(shop18):
     every = printed(shop18.uri, "--table", "public.*")
+    assert printed(shop18.uri, "--table", "u") == {"public.u": every["public.u"]}
     assert {table: len(rows) for table, rows in every.items()} == {
         "public.root": 2,
         "public.t": 4,

@@ -61,13 +61,16 @@ def lines(out, table: str) -> list[dict]:
         ('public."a.b""c"', "public", 'a.b"c', True),
         ("public.a+", "public", "aa", False),
         ('public.x"Y"*', "public", "xYz", True),
+        ("Orders", "public", "orders", True),
+        ("orders", "sales", "orders", False),
+        ('"a.*"', "public", "a.*", True),
     ],
 )
 def test_patterns_are_psqls(pattern, schema, table, matches):
     assert NamePattern(pattern, 2).matches(schema, table) is matches
 
 
-@pytest.mark.parametrize("pattern", ["orders", "a.b.c", "a.", ".b", "", 'a."b', "a..b"])
+@pytest.mark.parametrize("pattern", ["order?", "*", "a.b.c", "a.", ".b", "", 'a."b', "a..b"])
 def test_a_pattern_has_all_its_parts(pattern):
     ran = stream("", "s", "--publication", "pub", "--table", pattern)
     message = f'--table: "{pattern}" is not a pattern of the form schema.table'
