@@ -5,6 +5,7 @@ it: parameters with `opts`, `help`, `envvar`, `rich_help_panel`, and a context.
 """
 
 import copy
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,14 +16,18 @@ from typing import Any, ClassVar, TypeAlias, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pgcdc_cli.cli.printing import flush, write
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.cli.printing import flush, warn, write
+from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
 
 ClickCommand: TypeAlias = Any
 ClickContext: TypeAlias = Any
 ClickError: TypeAlias = Any
 ClickFormatter: TypeAlias = Any
 ClickParameter: TypeAlias = Any
+
+_PREFIX = "PGCDC_"
+_OTHER_VARIABLES = frozenset({"PGCDC_COMPLETION_SECONDS"})
+"""Variables that stand for no option."""
 
 NOT_FROM_ENVIRONMENT = frozenset({"help", "version", "version_json", "password", "no_password"})
 """Options without environment variable and configuration: those that are actions, or ask for a password."""
@@ -49,6 +54,8 @@ class Command(TyperCommand):
             raise
 
     def invoke(self, ctx: ClickContext) -> object:
+        if not isinstance(self, Foreign):
+            _warn_of_unknown_variables(ctx.find_root().command)
         try:
             return super().invoke(ctx)
         except PgcdcError as error:
@@ -309,7 +316,7 @@ def environment_variable(parameter: ClickParameter) -> str | None:
     """Return an option's environment variable: `PGCDC_STATUS_INTERVAL` for --status-interval."""
     if parameter.param_type_name != "option" or parameter.name in NOT_FROM_ENVIRONMENT:
         return None
-    return "PGCDC_" + long_name(parameter).upper().replace("-", "_")
+    return _PREFIX + long_name(parameter).upper().replace("-", "_")
 
 
 def long_name(parameter: ClickParameter) -> str:
@@ -332,6 +339,21 @@ def choices(parameter: ClickParameter) -> list[str]:
 def summary(command: ClickCommand) -> str:
     """Return the first paragraph of a command's help, without its full stop."""
     return " ".join((command.help or "").partition("\n\n")[0].split()).rstrip(".")
+
+
+def _warn_of_unknown_variables(root: ClickCommand) -> None:
+    """Warn about mistyped variables. That imports all commands, since a variable may be for another one."""
+    given = {name for name in os.environ if name.startswith(_PREFIX)} - _OTHER_VARIABLES
+    unknown = given - set(map(environment_variable, root.params))
+    if not unknown:
+        return
+    commands = [command for _, command in walk(root) if not isinstance(command, Foreign)]
+    known = {environment_variable(option) for command in commands for option in command.params}
+    endings = [name.removeprefix(_PREFIX) for name in known if name is not None]
+    for name in sorted(unknown - known):
+        near = nearest(name.removeprefix(_PREFIX), sorted(endings), 1)
+        meant = f"; did you mean {_PREFIX}{near[0]}?" if near else ""
+        warn(f"environment variable {name} is of no option, and has no effect{meant}")
 
 
 def _behind_command(parameter: ClickParameter) -> ClickParameter:

@@ -26,8 +26,8 @@ from pgcdc_cli.errors import ErrorKind
 
 _ENVIRONMENT = {
     "PGCDC_OPTION": "Default of --option: PGCDC_DBNAME for --dbname, and so on (see OPTIONS of every"
-    " command). An empty variable counts as unset. If an option may be given several times, blanks separate"
-    " the values.",
+    " command). An empty variable counts as unset; one of no option is warned about. If an option may be"
+    " given several times, blanks separate the values.",
     "PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD, ...": "libpq's own variables, as for psql(1).",
     "PAGER": "The program that pages the changes of pgcdc-show(1) on a terminal. Default: less; empty: none.",
     "PGCDC_COMPLETION_SECONDS": "How long a shell's completion waits for the server, to offer names of slots,"

@@ -185,6 +185,18 @@ def test_a_malformed_connection_string_is_named_without_quoting_it(refused):
     )
 
 
+def test_a_mistyped_variable_is_a_warning(pgcdc):
+    """One of another command's option is not; and recvlogical, which takes none, doesn't look at them."""
+    variables = {"PGCDC_FROMAT": "arrow", "PGCDC_ROTATE_SIZE": "1MB", "PGCDC_COMPLETION_SECONDS": "1"}
+    warning = (
+        "pgcdc: warning: environment variable PGCDC_FROMAT is of no option, and has no effect;"
+        " did you mean PGCDC_FORMAT?\n"
+    )
+    assert pgcdc("help", "slot", env=variables).err == warning
+    assert pgcdc("help", "slot", "-q", env=variables).err == ""
+    assert "FROMAT" not in pgcdc("recvlogical", "--start", env=variables).err
+
+
 @pytest.mark.parametrize(
     ("conninfo", "reason", "meant"),
     [
