@@ -19,7 +19,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc' -a stream -d 'Stream a slot into files, 
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a snapshot -d 'Write the current rows of tables, all as of one moment'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a recvlogical -d 'A drop-in for pg_recvlogical: same options, raw output'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a show -d 'Print what pgcdc wrote, in the order in which it happened'
-complete -c pgcdc -n '__pgcdc_at pgcdc' -a status -d 'Show a directory\'s progress: stream, files, slot, merge'
+complete -c pgcdc -n '__pgcdc_at pgcdc' -a status -d 'Show a stream\'s progress: files, slot, merge'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a spark-submit -d 'Merge a directory into Delta or Iceberg tables'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -a help -d 'Show the help of a command, or of pgcdc itself'
 complete -c pgcdc -n '__pgcdc_at pgcdc' -s V -l version -d 'Print the version; --json adds libraries'

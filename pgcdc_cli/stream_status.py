@@ -1,4 +1,4 @@
-"""The progress of a stream: a directory's checkpoint and finished files, its slot, and its merge by Spark."""
+"""The progress of a stream: checkpoint and finished files of its output, its slot, and its merge by Spark."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from pathlib import Path
 from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.directory.checkpoint import Checkpoint, check_gap, read_checkpoint
 from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST
+from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, beside
 from pgcdc_cli.directory.manifest import Segment, read_manifest
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.warehouse import MergedTable, read_record
 
-_GIVE = "give the directory that pgcdc stream -D writes"
+_GIVE = "give the directory that pgcdc stream -D writes, or the file of -f"
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,22 @@ class MergeState:
     waiting: int
 
 
-def read_local(directory: Path) -> tuple[Checkpoint | None, FinishedSegments]:
-    """Read checkpoint and manifest. Raises USAGE if no stream wrote the directory, CHECKPOINT for damage."""
+def read_local(output: Path) -> tuple[Checkpoint | None, FinishedSegments]:
+    """Read the checkpoint of a directory or file, and a directory's manifest.
+
+    Raises USAGE if no stream wrote it, CHECKPOINT for damage.
+    """
     disk = Disk()
-    found = disk.stat(str(directory))
-    if found is None or not found.folder:
-        reason = "it does not exist" if found is None else "it is not a directory"
-        raise PgcdcError(ErrorKind.USAGE, f'could not read "{directory}": {reason}', hint=_GIVE)
-    checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT))
-    segments = read_manifest(str(directory / MANIFEST), disk)
+    found = disk.stat(str(output))
+    if found is None:
+        raise PgcdcError(ErrorKind.USAGE, f'could not read "{output}": it does not exist', hint=_GIVE)
+    place = output / CHECKPOINT if found.folder else output.parent / beside(output.name).checkpoint
+    checkpoint = read_checkpoint(disk, str(place))
+    segments = read_manifest(str(output / MANIFEST), disk) if found.folder else []
     if checkpoint is None and not segments:
-        raise PgcdcError(
-            ErrorKind.USAGE,
-            f'could not read "{directory}": there is neither {CHECKPOINT} nor {MANIFEST} in it',
-            hint=_GIVE,
-        )
+        inside = f"there is neither {CHECKPOINT} nor {MANIFEST} in it"
+        reason = inside if found.folder else f"there is no {place.name} next to it"
+        raise PgcdcError(ErrorKind.USAGE, f'could not read "{output}": {reason}', hint=_GIVE)
     return checkpoint, _files(segments)
 
 
@@ -96,15 +97,15 @@ def read_slot(conninfo: str, checkpoint: Checkpoint) -> Slot | None:
     return slot
 
 
-def check_slot(directory: Path, slot: Slot) -> None:
-    """Raise SLOT_INVALIDATED for a slot that is lost, and GAP if it is ahead of the directory's checkpoint.
+def check_slot(output: Path, slot: Slot) -> None:
+    """Raise SLOT_INVALIDATED for a slot that is lost, and GAP if it is ahead of the output's checkpoint.
 
     Call it after the slot was read: a running stream moves the checkpoint first, then the slot.
     """
     if slot.lost:
         message = f'could not continue with slot "{slot.name}": invalidated ({slot.lost})'
         raise PgcdcError(ErrorKind.SLOT_INVALIDATED, message)
-    checkpoint = read_local(directory)[0]
+    checkpoint = read_local(output)[0]
     if checkpoint is not None and checkpoint.end_lsn:
         check_gap(slot.name, slot.confirmed_flush_lsn or Lsn(0), checkpoint.end_lsn)
 

@@ -34,7 +34,7 @@ COMMANDS = {
     "snapshot": "Write the current rows of tables, all as of one moment.",
     "recvlogical": "A drop-in for pg_recvlogical: same options, raw output.",
     "show": "Print what pgcdc wrote, in the order in which it happened.",
-    "status": "Show a directory's progress: stream, files, slot, merge.",
+    "status": "Show a stream's progress: files, slot, merge.",
     "spark-submit": "Merge a directory into Delta or Iceberg tables.",
 }
 """The top-level help's line for each command, in the order in which a new user needs them."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from pgcdc_cli.cli import units
-from pgcdc_cli.cli.command_tree import Command, examples
+from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, human_bytes, table, text_of, warn, write
 from pgcdc_cli.cli.slot import reader_of, slot_content
@@ -22,7 +22,7 @@ from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Slot
-    from pgcdc_cli.directory.checkpoint import Checkpoint
+    from pgcdc_cli.directory.checkpoint import Checkpoint, FileState
     from pgcdc_cli.spark.warehouse import MergedTable
     from pgcdc_cli.stream_status import FinishedSegments, MergeState
 
@@ -38,14 +38,16 @@ def register(app: typer.Typer) -> None:
             "pgcdc status changes",
             "pgcdc status changes -d shop --warehouse lake --json",
             "pgcdc status changes -d shop --watch",
+            "pgcdc status changes.jsonl -d shop",
         ),
     )(status)
 
 
 @connecting
 def status(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Directory that `pgcdc stream -D` writes.")
+    output: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", help="Directory that `pgcdc stream -D` writes, or the file of -f."),
     ],
     *,
     conninfo: str,
@@ -56,20 +58,22 @@ def status(
     watch: Watch = False,
     interval: Interval = "2s",
 ) -> None:
-    """Show a directory's progress: stream, files, slot, merge.
+    """Show a stream's progress: files, slot, merge.
 
     Looks up the slot if a server is given, by options or PG* variables: "retained" is the WAL that the slot
     keeps, "lag" the part that is not yet confirmed. To read all tables as of one moment, use SELECT ...
     VERSION AS OF their VERSION; --json has the queries. A slot that is missing, invalidated, or past the
     checkpoint is an error.
     """
+    if warehouse is not None and output.is_file():
+        raise usage_error("--warehouse: only a directory is merged")
     if watch:
         history = History()
         repeat(
             units.duration(interval),
-            lambda: _watched(_look(directory, conninfo, warehouse), history, json=json),
+            lambda: _watched(_look(output, conninfo, warehouse), history, json=json),
         )
-    found = _look(directory, conninfo, warehouse)
+    found = _look(output, conninfo, warehouse)
     for line in [json_text.dumps(_content(found))] if json else _lines(found):
         write(line)
     if warehouse is not None and found.merged is None:
@@ -103,17 +107,17 @@ class _Status(NamedTuple):
     failure: PgcdcError | None
 
 
-def _look(directory: Path, conninfo: str, warehouse: str | None) -> _Status:
+def _look(output: Path, conninfo: str, warehouse: str | None) -> _Status:
     from pgcdc_cli.stream_status import check_slot, read_local, read_merged, read_slot
 
-    checkpoint, files = read_local(directory)
+    checkpoint, files = read_local(output)
     merged = None if warehouse is None else read_merged(warehouse, files)
     slot, failure = None, None
     if checkpoint is not None and checkpoint.source.slot and _names_a_server(conninfo):
         try:
             slot = read_slot(conninfo, checkpoint)
             if slot is not None:
-                check_slot(directory, slot)
+                check_slot(output, slot)
         except PgcdcError as error:
             failure = error
     return _Status(checkpoint, files, slot, merged, failure)
@@ -197,7 +201,9 @@ def _merged_content(merged: "MergeState") -> dict[str, Any]:
 def _lines(found: _Status, lately: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
     checkpoint, files, slot, merged, _ = found
     of_slot = [*_slot_facts(slot), *lately]
-    yield from facts([*_checkpoint_facts(checkpoint), *of_slot, *_file_facts(files, merged)])
+    alone = checkpoint is not None and checkpoint.inode is not None
+    of_files = () if alone else _file_facts(files, merged)
+    yield from facts([*_checkpoint_facts(checkpoint), *of_slot, *of_files])
     if files.tables:
         yield ""
         headings = ["TABLE", "FILES", "CHANGES", "SIZE"]
@@ -227,12 +233,18 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
     for one in checkpoint.resnapshots:
         done = "done" if one.stage == "done" else "going on"
         yield "read again", f"{safe(one.table)}: {one.rows:,} rows, {done}"
-    if checkpoint.files:
+    if checkpoint.inode is not None:
+        yield from (("file", _file_text(file.state)) for file in checkpoint.files)
+    elif checkpoint.files:
         rows = sum(file.state.rows for file in checkpoint.files)
         yield (
             "unfinished",
             f"{len(checkpoint.files)} files with {rows:,} changes in segment {checkpoint.segment}",
         )
+
+
+def _file_text(state: "FileState") -> str:
+    return f"{state.rows:,} changes, {human_bytes(state.size)}"
 
 
 def _snapshot_text(*, finished: bool, tables_read: int, lsn: str | None) -> str:

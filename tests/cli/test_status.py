@@ -5,6 +5,8 @@ import json
 import psycopg
 import pytest
 
+from pgcdc_cli.cli.printing import human_bytes
+
 
 @pytest.fixture
 def changes(shop, pgcdc):
@@ -121,7 +123,7 @@ def test_a_directory_that_is_not_there_is_refused(refused):
         *("status", "chnges"),
         status=2,
         error='could not read "chnges": it does not exist',
-        hint="give the directory that pgcdc stream -D writes",
+        hint="give the directory that pgcdc stream -D writes, or the file of -f",
     )
 
 
@@ -132,18 +134,43 @@ def test_a_directory_that_is_none_is_refused(refused, tmp_path):
         "empty",
         status=2,
         error='could not read "empty": there is neither checkpoint.json nor manifest.jsonl in it',
-        hint="give the directory that pgcdc stream -D writes",
+        hint="give the directory that pgcdc stream -D writes, or the file of -f",
     )
 
 
-def test_a_file_is_no_directory(refused, tmp_path):
+def test_a_file_says_how_far_it_is(shop, pgcdc, tmp_path):
+    slot = shop.copy_slot(shop.slot)
+    (tmp_path / "out").mkdir()
+    given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-f", "out/changes.jsonl", "--endpos", "now")
+    assert pgcdc("stream", *given).status == 0
+    ran = pgcdc("status", "out/changes.jsonl", "-d", shop.uri)
+    assert (ran.status, ran.err) == (0, "")
+    written = (tmp_path / "out" / "changes.jsonl").read_text()
+    content = json.loads(pgcdc("status", "out/changes.jsonl", "-d", shop.uri, "--json").out)
+    checkpoint = content["checkpoint"]
+    assert (checkpoint["slot"], checkpoint["unfinished_rows"]) == (slot, written.count("\n"))
+    assert content["slot"]["confirmed_flush_lsn"] == checkpoint["end_lsn"]
+    lines = dict(line.split("  ", 1) for line in ran.out.splitlines())
+    assert lines["durable to"].strip() == checkpoint["end_lsn"]
+    assert lines["file"].strip() == f"{written.count(chr(10))} changes, {human_bytes(len(written.encode()))}"
+    assert "segments" not in lines
+    assert lines["read by"].strip() == "nobody"
+
+
+def test_a_file_of_somebody_else_is_refused(refused, tmp_path):
     (tmp_path / "changes.jsonl").write_text("")
     refused(
         "status",
         "changes.jsonl",
         status=2,
-        error='could not read "changes.jsonl": it is not a directory',
-        hint="give the directory that pgcdc stream -D writes",
+        error='could not read "changes.jsonl": there is no changes.jsonl.checkpoint next to it',
+        hint="give the directory that pgcdc stream -D writes, or the file of -f",
+    )
+    refused(
+        *("status", "changes.jsonl", "--warehouse", "lake"),
+        status=2,
+        error="could not read the command line: --warehouse: only a directory is merged",
+        hint="see pgcdc status --help",
     )
 
 
