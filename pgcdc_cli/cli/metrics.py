@@ -191,8 +191,11 @@ class MetricsOutput:
         return registry
 
 
+_REPLACED = "--metrics-file takes a file that can be replaced, in a folder that exists"
+
+
 def _cannot_write(file: Path, reason: str) -> PgcdcError:
-    return PgcdcError(ErrorKind.OUTPUT, f'could not write "{file}": {reason}', hint="see --metrics-file")
+    return PgcdcError(ErrorKind.OUTPUT, f'could not write "{file}": {reason}', hint=_REPLACED)
 
 
 def _require_client() -> None:

@@ -68,8 +68,13 @@ def moment(text: str) -> Lsn | datetime:
     )
 
 
+_STANDARD_INPUT = Path("/dev/stdin")
+
 Paths = Annotated[
-    list[Path], typer.Argument(metavar="PATH", help="Directories or files, shown one after another.")
+    list[Path],
+    typer.Argument(
+        metavar="PATH", help="Directories or files, shown one after another; - is standard input."
+    ),
 ]
 Form = Annotated[
     Literal["pretty", "jsonl", "debezium"] | None,
@@ -204,6 +209,7 @@ def show(  # noqa: PLR0913 - a command's options
     """
     from pgcdc_cli.reader.change_filter import ChangeFilter
 
+    paths = [_STANDARD_INPUT if path == Path("-") else path for path in paths]
     keys = tuple(name_and_value("--key", one) for one in key or ())
     wanted = ChangeFilter(frozenset(operations or ()), keys, frozenset(columns or ()), since, until, at)
     stream_options.check_connector(form, connector_config, connector_property, record)

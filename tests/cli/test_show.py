@@ -40,6 +40,17 @@ def test_a_directory_of_arrow_files_is_the_same_stream(stream, lines, pgcdc, com
     assert show(pgcdc, "d") == lines
 
 
+@pytest.mark.parametrize("options", [(), ("--compression", "gzip"), ("--format", "arrow")])
+def test_standard_input_is_shown_as_a_file_on_its_own(stream, tmp_path, options):
+    stream("-D", "d", *options)
+    (file,) = (tmp_path / "d" / "public.items").iterdir()
+    file = Path(shutil.copy(file, tmp_path))
+    show = [*PGCDC, "show"]
+    piped = subprocess.run([*show, "-"], input=file.read_bytes(), stdout=subprocess.PIPE, check=True)
+    assert b'"table":"items"' in piped.stdout
+    assert piped.stdout == subprocess.run([*show, file], stdout=subprocess.PIPE, check=True).stdout
+
+
 def test_numbers_of_thousands_of_digits_come_again(shop, stream, pgcdc):
     long = "9" * 5000
     shop.execute("INSERT INTO orders (id, price, doc) VALUES (60, %s, %s)", (long, f"[{long}]"))
