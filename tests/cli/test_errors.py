@@ -35,7 +35,9 @@ def run_with(raising, *arguments, cwd=None):
 def test_each_kind_of_error_has_its_status_and_hint(kind):
     ran = run_with(f"raise PgcdcError(ErrorKind.{kind.name}, 'could not do it: why')")
     assert (ran.returncode, ran.stdout) == (kind.rule.exit_status, "")
-    assert ran.stderr == f"pgcdc: error: could not do it: why\nhint: {kind.rule.hint}\n"
+    # A usage error leads to the help of the command that was called.
+    hint = "see pgcdc slot list --help" if kind is ErrorKind.USAGE else kind.rule.hint
+    assert ran.stderr == f"pgcdc: error: could not do it: why\nhint: {hint}\n"
 
 
 def test_an_unexpected_error_is_one_line_too():

@@ -231,6 +231,9 @@ SAME = {
     "int": (pg_type(INT4), pg_type(INT8), ("1", "1")),
     "digits": (numeric(5, 2), numeric(7, 3), ("1.50", "1.500")),
     "text": (pg_type(VARCHAR, 9), pg_type(TEXT), ("x", "x")),
+    "shorter": (pg_type(VARCHAR, 9), pg_type(VARCHAR, 6), ("x", "x")),
+    "limited": (pg_type(TEXT), pg_type(VARCHAR, 6), ("x", "x")),
+    "default": (pg_type(TIMESTAMP), pg_type(TIMESTAMP, 6), ("2024-01-01 00:00:00", "2024-01-01 00:00:00")),
     "precise": (pg_type(TIMESTAMP, 0), pg_type(TIMESTAMP, 3), ("2024-01-01 00:00:00", "2024-01-01 00:00:00")),
 }
 """The same where a value is found again."""
@@ -254,6 +257,21 @@ def test_a_key_that_got_a_type_with_other_values_stops_its_table(
     for name in SAME:
         assert found[f"public.{name}"] is None
         assert read_table(spark, warehouse, after[name]).isEmpty()
+
+
+@pytest.mark.parametrize("first", ["key", "type"])
+def test_a_converted_column_stops_a_table_of_which_it_is_the_key_from_then_on(
+    spark: SparkSession, directory: Directory, warehouse: Path, first: str
+) -> None:
+    blanks, text = ({**ID, "code": pg_type(BPCHAR, 8)}, {**ID, "code": pg_type(TEXT)})
+    before = table_schema("t", blanks, ("code",) if first == "key" else ("id",))
+    between = table_schema("t", blanks if first == "key" else text, ("id",))
+    after = table_schema("t", text, ("id",) if first == "key" else ("code",))
+    directory.segment([(before, [insert(10, id="1", code="a   ")])])
+    directory.segment([(between, [insert(20, id="2", code="b   " if first == "key" else "b")])])
+    directory.segment([(after, [insert(30, id="3", code="c")])])
+    problem = merge_into(spark, directory, warehouse)["tables"][0]["problem"]
+    assert problem is None if first == "key" else "has another type now" in problem
 
 
 class Rekeyed(NamedTuple):

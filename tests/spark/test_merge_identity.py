@@ -282,11 +282,53 @@ def test_a_table_that_is_gone_without_a_key_stops_nothing(
     assert sorted(merged_rows(spark, warehouse, anew)) == [("4",)]
     directory.segment([(away, [insert(40, 5)])])
     for first, why in ((1, "its key changed from () to (id)"), (3, "segments 1 to 2, which have them")):
-        directory.lines = [line for line in directory.lines if line["segment"] >= first]
-        directory.write_manifest()
-        summary = merge_into(spark, directory, warehouse)
+        summary = merge_into(spark, begun_at(directory, first), warehouse)
         assert why in summary["error"]["message"]
         assert not table_path(warehouse, away).exists()
+
+
+def test_a_part_of_a_tables_rows_is_not_put_aside_as_its_rows(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """It lost its key and its name; then it has another one for a while, and a third."""
+    keyless = table_schema("one", COLUMNS, None, ReplicaIdentity.FULL, oid=ONE.oid)
+    anew, away, third = (replace(ONE, oid=77), replace(ONE, name="away"), replace(ONE, name="third"))
+    for segment in (
+        [(ONE, [insert(10, 1)])],
+        [(keyless, [insert(20, 2)]), (anew, [insert(30, 3)])],
+        [(away, [insert(40, 4)]), (replace(away, oid=88), [insert(50, 5)])],
+    ):
+        directory.segment(segment)
+        begun_at(directory, 3 if len(directory.lines) == 3 else 1)
+        assert merge_into(spark, directory, warehouse)["error"] is None
+    directory.segment([(third, [insert(60, 6)])])
+    assert "segments 1 to 2, which have them" in merge_into(spark, directory, warehouse)["error"]["message"]
+    assert not table_path(warehouse, third).exists()
+
+
+def begun_at(directory: Directory, first: int) -> Directory:
+    """Remove the segments before `first`, as if they had been merged."""
+    directory.lines = [line for line in directory.lines if line["segment"] >= first]
+    directory.write_manifest()
+    return directory
+
+
+def test_removed_files_stop_only_the_table_that_needs_them_again(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    keyless = table_schema("one", COLUMNS, None, ReplicaIdentity.FULL, oid=ONE.oid)
+    directory.segment(
+        [(keyless, [insert(10, 1)]), (table_schema("one", COLUMNS, ("id",), oid=77), [insert(20, 2)])]
+    )
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    for file in directory.lines[0]["files"]:
+        (directory.path / file["path"]).unlink()
+    directory.segment([(replace(ONE, name="away"), [insert(30, 3)]), (TWO, [insert(30, 4)])])
+    summary = merge_into(spark, directory, warehouse)
+    assert {one["table"]: one["problem"] for one in summary["tables"] if one["problem"]}.keys() == {
+        "public.away"
+    }
+    assert sorted(merged_rows(spark, warehouse, TWO)) == [("4",)]
 
 
 def test_the_oldest_of_many_tables_that_had_a_name_is_not_merged_as_a_new_one(
@@ -298,10 +340,10 @@ def test_the_oldest_of_many_tables_that_had_a_name_is_not_merged_as_a_new_one(
         assert merge_into(spark, directory, warehouse)["error"] is None
     directory.segment([(replace(ONE, name="away"), [insert(40, 9)])])
     whole = list(directory.lines)
-    directory.lines = whole[3:]
-    directory.write_manifest()
-    summary = merge_into(spark, directory, warehouse)
-    assert summary["error"]["message"].startswith('could not merge "public.away": it had another name before')
+    summary = merge_into(spark, begun_at(directory, 4), warehouse)
+    assert summary["error"]["message"].startswith(
+        'could not merge "public.away": its earlier rows are no longer'
+    )
     directory.lines = whole
     directory.write_manifest()
     assert merge_into(spark, directory, warehouse)["error"] is None
@@ -314,3 +356,6 @@ def test_an_oid_that_is_put_aside_again_is_among_the_newest() -> None:
     assert former[0] == Former(2, None, 2)
     assert [(one.oid, one.version) for one in former[1:]] == [*((n, n) for n in range(3, 9)), (1, 9), (9, 10)]
     assert remembered(former, 1)[0] == Former(2, None, 2)
+    # One whose rows were never there takes no other's place.
+    former = remembered([*former, Former(11, None, 11)], 100)
+    assert [one.oid for one in former if one.version is None] == [2, 11]

@@ -57,6 +57,26 @@ def test_until_and_table_leave_the_rest_for_another_run(
     assert len(merged_rows(spark, warehouse, TWO)) == 3
 
 
+@pytest.mark.parametrize("why", ["problem", "unselected"])
+def test_a_table_that_was_behind_when_its_segments_went_is_not_merged_later(
+    spark: SparkSession, directory: Directory, warehouse: Path, why: str
+) -> None:
+    """Not even if it has no changes in the next run."""
+    directory.segment([(ONE, [insert(10, 1)]), (TWO, [insert(10, 1)])])
+    merge_into(spark, directory, warehouse)
+    lost = Change("U", 20, 1, {"id": "9"}, unchanged=frozenset({"note"}))
+    directory.segment([(ONE, [insert(20, 2), *([lost] if why == "problem" else [])]), (TWO, [insert(20, 2)])])
+    merge_into(spark, directory, warehouse, tables=[] if why == "problem" else ["public.two"])
+    directory.segment([(TWO, [insert(30, 3)])])
+    directory.lines = directory.lines[2:]
+    directory.write_manifest()
+    merge_into(spark, directory, warehouse)
+    directory.segment([(ONE, [insert(40, 4)])])
+    message = merge_into(spark, directory, warehouse)["error"]["message"]
+    assert message == 'could not merge "public.one": segments 2 to 2 are neither here nor merged into it'
+    assert sorted(merged_rows(spark, warehouse, ONE)) == [("1",)]
+
+
 def test_a_table_whose_segments_are_gone_is_not_merged(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:

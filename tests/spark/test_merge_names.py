@@ -52,14 +52,24 @@ def test_a_column_may_be_called_much_like_the_jobs_own(
 def test_a_column_that_iceberg_has_itself_is_refused(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:
-    names = ["_file", "_pos", "_deleted", "_spec_id", "_partition"]
+    names = [
+        "_file",
+        "_pos",
+        "_deleted",
+        "_spec_id",
+        "_partition",
+        "_row_id",
+        "_last_updated_sequence_number",
+    ]
     tables = [table_schema(f"t{name}", {"id": pg_type(INT4), name: pg_type(TEXT)}, ("id",)) for name in names]
     directory.segment([(table, [insert(10, id="1")]) for table in tables])
-    found = merge_into(spark, directory, warehouse, format="iceberg")["tables"]
-    assert [
-        f'"{name}" has a name that Iceberg uses itself' in one["problem"]
-        for name, one in zip(sorted(names), found, strict=True)
-    ] == [True] * 5
+    for _ in range(2):
+        summary = merge_into(spark, directory, warehouse, format="iceberg")
+        problems = {one["table"]: one["problem"] for one in summary["tables"]}
+        for name in names:
+            assert f'"{name}" has a name that Iceberg uses itself' in problems[f"public.t{name}"]
+        # A column that is gone by then is among the changes nevertheless.
+        directory.segment([(table_schema("t_pos", {"id": pg_type(INT4)}, ("id",)), [insert(20, id="2")])])
     assert merge_into(spark, directory, warehouse.with_name("delta"))["error"] is None
 
 

@@ -113,8 +113,13 @@ def test_a_changelog_that_shares_its_name_with_a_table_is_told_of(
             summary = merge_into(spark, directory, warehouse, catalog="spark_catalog", mode="both")
             (warning,) = summary["warnings"]
             assert warning.startswith('could not give "Shop.One" its name in the catalog: ')
-            assert warning.endswith("`One_changelog` is another table")
+            assert warning.endswith("`One_changelog` is something else")
         assert spark.table("spark_catalog.`Shop`.`One_changelog`").columns == ["id"]
+        # A catalog that can't describe it, as after the warehouse was moved, is no error of a merged table.
+        moved = warehouse.rename(warehouse.with_name("moved"))
+        directory.segment([(ONE, [insert(3)])])
+        summary = merge_into(spark, directory, moved, catalog="spark_catalog", mode="changelog")
+        assert (summary["error"], len(summary["warnings"])) == (None, 1)
     finally:
         spark.sql("DROP NAMESPACE IF EXISTS spark_catalog.`Shop` CASCADE")
 

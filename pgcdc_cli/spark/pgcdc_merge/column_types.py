@@ -28,6 +28,9 @@ from .options import WIDEST_DECIMAL
 _LONGER = frozenset({"varchar", "varbit", "time", "timetz", "timestamp", "timestamptz"})
 """Types that hold the same values, and more, with a larger modifier."""
 
+_TIMES, _FULL = frozenset({"time", "timetz", "timestamp", "timestamptz"}), "6"
+"""Types whose modifier is the number of digits after the seconds' point, and the one that means all."""
+
 _SHOWN_OTHERWISE = frozenset({"bpchar", "inet"})
 """Types whose cast to text differs from their output: without trailing blanks, or with a netmask."""
 
@@ -48,13 +51,20 @@ def keeps_values(old: str, new: str) -> bool:
         return grows or new_modifier == old_modifier
     arrays = {name.endswith("[]") for name in (old_name, new_name)}
     before, now = (name.removesuffix("[]") for name in (old_name, new_name))
-    as_text = now in {"text", "varchar"} and before not in _SHOWN_OTHERWISE
+    as_text = now in {"text", "varchar", "citext"} and before not in _SHOWN_OTHERWISE
     return len(arrays) == 1 and new_modifier is None and (as_text or (before, now) == ("jsonb", "json"))
+
+
+def keeps_keys(old: str, new: str) -> bool:
+    """Whether the same is true of a key: the server refuses values that a shorter varchar can't hold."""
+    name, _ = _parts(new)
+    return keeps_values(old, name if name == "varchar" else new)
 
 
 def _parts(source: str) -> tuple[str, str | None]:
     name, _, modifier = source.partition("(")
-    return name, modifier.rstrip(")") or None
+    modifier = modifier.rstrip(")")
+    return name, None if not modifier or (name in _TIMES and modifier == _FULL) else modifier
 
 
 _SIMPLE = {

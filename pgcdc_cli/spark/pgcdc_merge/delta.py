@@ -124,7 +124,7 @@ class DeltaLake:
             # The changelog of `orders` and the table `orders_changelog` have the same name.
             shared = mode == CHANGELOG or table.endswith("_changelog")
             if shared and _location(session, name) != path:
-                return f'could not give "{schema}.{table}" its name in the catalog: {name} is another table'
+                return f'could not give "{schema}.{table}" its name in the catalog: {name} is something else'
         except PySparkException as error:
             if error.getCondition() != "INVALID_SCHEMA_OR_RELATION_NAME":
                 raise
@@ -132,11 +132,13 @@ class DeltaLake:
         return None
 
 
-def _location(session: SparkSession, name: str) -> str:
-    """Find where the files of a catalog's table are."""
-    found = session.sql(f"DESCRIBE DETAIL {name}").first()
-    assert found is not None
-    return str(found["location"])
+def _location(session: SparkSession, name: str) -> str | None:
+    """Find where the files of a catalog's table are; None for a view, or if they are gone."""
+    try:
+        found = session.sql(f"DESCRIBE DETAIL {name}").first()
+    except PySparkException:
+        return None
+    return None if found is None else str(found["location"])
 
 
 class DeltaTable:

@@ -82,6 +82,14 @@ def persisted(frame: DataFrame, frames: ExitStack) -> DataFrame:
     return frame
 
 
+def _checkpointed(frame: DataFrame, frames: ExitStack) -> DataFrame:
+    """Compute a frame's rows, with which further plans begin, and keep them until `frames` are closed."""
+    frame = frame.localCheckpoint()
+    rows = frame._jdf.logicalPlan().rdd()  # noqa: SLF001 - PySpark leaves this to Java's garbage collector
+    frames.callback(rows.unpersist, False)
+    return frame
+
+
 def fold(rows: DataFrame, version: TableVersion) -> DataFrame:
     """Fold rows of `rows.read_rows`."""
     found = _events(rows, version).where("newest") if version.maybe_unsent else _newest(rows, version)
@@ -259,7 +267,7 @@ def _departures(events: DataFrame, version: TableVersion, frames: ExitStack) -> 
         earlier = left.withColumnRenamed("from", "earlier")
         follows = F.col("from.origin.position") == F.col("earlier.position")
         joined = left.join(earlier, F.col("from.origin.moved") & follows, "left")
-        left = persisted(joined.select(_further_back(version).alias("from")), frames)
+        left = _checkpointed(joined.select(_further_back(version).alias("from")), frames)
     return left
 
 

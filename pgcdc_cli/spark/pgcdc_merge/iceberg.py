@@ -50,7 +50,9 @@ class IcebergLake:
     class_file: ClassVar[str] = "org/apache/iceberg/spark/SparkCatalog.class"
     trace: ClassVar[str] = "control"
     # Its metadata columns, which it finds by name (Iceberg's class MetadataColumns).
-    reserved: ClassVar[frozenset[str]] = frozenset({"_file", "_pos", "_deleted", "_spec_id", "_partition"})
+    reserved: ClassVar[frozenset[str]] = frozenset(
+        {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+    )
     extensions: ClassVar[Mapping[str, str]] = {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
     }

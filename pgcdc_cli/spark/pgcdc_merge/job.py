@@ -6,6 +6,7 @@ stop the others: it becomes the table's problem in the summary.
 
 import datetime as dt
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -76,7 +77,7 @@ class Task:
     @property
     def works(self) -> tuple[TableRange, ...]:
         """All ranges that are merged under the table's name, in this order."""
-        return *self.work.gone, self.work
+        return *(one for one in self.work.gone if one.may_be_put_aside), self.work
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class _MergeRun:
         moved = {
             key: row.caught_up(last.number, last.end_lsn)
             for key, row in control.rows.items()
-            if row.mode == mode or (row.keyless and mode == MERGE)
+            if (row.mode == mode or (row.keyless and mode == MERGE)) and row.segment >= first.number - 1
         }
         left = left_behind([task.work for task in tasks], merged, moved)
         done = everything or ControlRow(stream_id, ALL, mode)
@@ -208,6 +209,9 @@ class _MergeRun:
             return False
         try:
             check_followed(task.work, first)
+            if task.work.forgotten:
+                # Its files may have been removed, though their lines are still in the manifest.
+                verify(self._files, self._input, task.work.files)
             if task.mode == MERGE:
                 check_keyed(task.work, control.rows)
             if self._options.recreated == STOP:
@@ -244,7 +248,10 @@ class _MergeRun:
             row = self._merged(task, replace(mark, table=task.work.table, mode=task.mode))
         except MergeError as error:
             self._summary.problems[task.key] = error
+        except (PySparkException, Py4JJavaError) as error:
+            self._summary.problems[task.key] = _explain(task.work, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other tables are merged
+            traceback.print_exc()
             self._summary.problems[task.key] = _explain(task.work, error)
         problem = self._summary.problems.get(task.key)
         self._summary.done(task.key, row, problem)
@@ -291,7 +298,7 @@ class _MergeRun:
         If it can't be merged it is left out, since it no longer exists under this name.
         """
         left_out = Former(work.oid, None, mark.segment)
-        if any(version.key is None for version in work.versions.values()):
+        if not work.may_be_put_aside:
             return left_out
         session, own = self._session_for(work), replace(mark, gone=work.oid)
         try:
@@ -317,12 +324,13 @@ class _MergeRun:
         """Open the lake table, check that the changes fit it, and find the files that it doesn't have yet."""
         extras = self._extras
         check_versions(work)
-        check_names(work.table, work.version, self._lake, plain=mark.mode == MERGE and not extras.columns)
         target = self._lake.open(session, work.path)
         done = target.merged_segment(mark.app_id)
         work = work.onto(done)
         before = self._rows_before(session, work, target)
         work = planned(work, target, before, known_columns(work, done))
+        plain = mark.mode == MERGE and not extras.columns
+        check_names(work.table, work.goal.version, self._lake, plain=plain)
         before = None if before is None else _called(before, work.called)
         self._summary.warn_of_rows(work)
         if mark.gone is None:

@@ -61,7 +61,7 @@ from .values import as_text, known_value, missing_value, raise_missing, typed_fo
 _VIEW = "folded"
 """Temporary view that a MERGE statement reads."""
 
-_FEW = 16
+_FEW_COLUMNS = 16
 """Of more columns that may lack values, those that do are found first; a plan for all would take longer."""
 
 
@@ -223,7 +223,7 @@ def _fold_range(
     version = extras.version(work.goal.version)
     versions = {path: extras.version(one) for path, one in work.versions.items()}
     rows = read_rows(session, directory, work.files, versions, version)
-    if len(version.maybe_unsent) > _FEW and not extras.soft_delete:
+    if len(version.maybe_unsent) > _FEW_COLUMNS and not extras.soft_delete:
         version = with_unsent_columns(rows, version)
         rows = read_rows(session, directory, work.files, versions, version)
     rows = extras.prepared(rows, version)

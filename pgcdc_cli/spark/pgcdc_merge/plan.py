@@ -1,6 +1,6 @@
 """Choose the files that a run merges: from each table's own mark to the same segment for all."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -11,7 +11,15 @@ from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
 from .lake import CommitMark, Lake, LakeTable, quoted
 from .merge_errors import MergeError
 from .options import CHANGELOG, MERGE, parse_lsn
-from .schema_evolution import ANEW, as_called, find_goal, identify, with_later_columns, with_other_values
+from .schema_evolution import (
+    ANEW,
+    as_called,
+    find_goal,
+    identify,
+    with_later_columns,
+    with_other_keys,
+    with_other_values,
+)
 from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
 from .table_range import KeptRows, Name, Sightings, TableRange, holder, kept_rows, sightings
 
@@ -179,7 +187,12 @@ def _completed(
     if not any(file.unchanged for file in one.files):
         used = {path: with_all_columns(version, may_be_unsent=False) for path, version in used.items()}
     losses = [file for segment in segments for file in segment.losses if file.segment > one.merged]
-    before = tuple(_completed(other, (), segments) for other in gone)
+    before = tuple(
+        replace(
+            _completed(other, (), segments), forgotten=other.forgotten or _lacks_segments(other, segments[0])
+        )
+        for other in gone
+    )
     return replace(one, versions=used, losses=losses, gone=before)
 
 
@@ -222,18 +235,22 @@ class _TableLocations:
         return self._lake.location(schema, name, self._control.mode, mark)
 
 
+def _lacks_segments(work: TableRange, first: FinishedSegment) -> bool:
+    """Whether segments with changes of a table may be gone before they were merged."""
+    return work.followed is not None and first.number > work.followed + 1
+
+
 def check_followed(work: TableRange, first: FinishedSegment) -> None:
     """Raise MergeError if segments that the table lacks are no longer in the directory."""
     if work.forgotten and first.number > 1:
         raise MergeError(
-            f'could not merge "{work.table}": it had another name before, its rows then are not kept, and'
-            f" segments 1 to {first.number - 1}, which have them, are not here",
+            f'could not merge "{work.table}": its earlier rows are no longer kept, and segments 1 to'
+            f" {first.number - 1}, which have them, are not here",
             f"restore them, with their lines in the manifest, from a copy, or {ANEW}",
         )
-    followed = work.followed
-    if followed is not None and first.number > followed + 1:
+    if _lacks_segments(work, first):
         raise MergeError(
-            f'could not merge "{work.table}": segments {followed + 1} to {first.number - 1} are'
+            f'could not merge "{work.table}": segments {(work.followed or 0) + 1} to {first.number - 1} are'
             " neither here nor merged into it",
             f"restore them, with their lines in the manifest, from a copy, or {ANEW}",
         )
@@ -244,7 +261,7 @@ def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
 
     `rows` are the control table's.
     """
-    logged = [row for row in rows.values() if _is_without_key(row) and row.oid in (None, work.oid)]
+    logged = [row for row in rows.values() if _logged_without_key(row) and row.oid in (None, work.oid)]
     if work.base is None and any(row.oid == work.oid or row.table == work.table for row in logged):
         raise MergeError(
             f'could not merge "{work.table}": it had no key before, and rows that it had then are only in its'
@@ -258,7 +275,7 @@ def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
         )
 
 
-def _is_without_key(row: ControlRow) -> bool:
+def _logged_without_key(row: ControlRow) -> bool:
     """Whether a changelog has rows from before its table had a key."""
     return row.keyless or (row.mode == CHANGELOG and row.keyed_by == ())
 
@@ -388,9 +405,8 @@ def _identified(
     goal = find_goal(history, have, stored, rescales=target.rescales, placed=found.positions)
     _check_known(work.version, found.doubtful)
     later = zip(found.versions, with_later_columns(history), strict=True)
-    converted = with_other_values(history, found.types)
-    _check_key_values(goal.version, history, converted)
-    retyped = dict.fromkeys([*goal.retyped, *converted])
+    _check_key_values(work.version, with_other_keys(history, found.types))
+    retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
     return replace(
         work,
         planned=replace(goal, doubtful=found.doubtful, retyped=list(retyped)),
@@ -411,21 +427,14 @@ def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:
         )
 
 
-_NUMBERS = ("smallint", "int", "bigint", "float", "double", "decimal")
-"""Spark types whose values are compared as numbers, however the source writes them."""
-
-
-def _check_key_values(goal: TableVersion, history: Sequence[TableVersion], converted: Container[str]) -> None:
+def _check_key_values(version: TableVersion, converted: Sequence[str]) -> None:
     """Raise MergeError if the source may have converted values of a key: earlier rows have the old ones."""
-    keys = {column.name for version in history for column in version.key_columns}
-    for column in goal.columns:
-        compared = column.lake.startswith(_NUMBERS) and not column.late
-        if column.name in keys and column.name in converted and not compared:
-            raise MergeError(
-                f'could not merge "{goal.display}": column "{column.name}" of its key has another type now,'
-                f' but earlier rows have the values as they were, see "{goal.path}"',
-                ANEW,
-            )
+    if converted:
+        raise MergeError(
+            f'could not merge "{version.display}": column "{converted[0]}" of its key has another type now,'
+            f' but earlier rows have the values as they were, see "{version.path}"',
+            ANEW,
+        )
 
 
 def _stored(work: TableRange, target: LakeTable) -> dict[str, str]:
@@ -457,13 +466,13 @@ def _check_untouched(work: TableRange, target: LakeTable, version: int) -> None:
 
 
 def check_names(table: str, version: TableVersion, lake: Lake, *, plain: bool) -> None:
-    """Raise MergeError for a source column with a reserved name; `plain`: there are no extra columns."""
+    """Raise MergeError for a column with a reserved name; `plain`: the lake table has no extra columns."""
     for name in (column.name for column in version.columns):
         if name in lake.reserved or _is_taken(name, plain=plain):
             user = f"{lake.title} uses" if name in lake.reserved else "this job uses"
             raise MergeError(
                 f'could not merge "{table}": its column "{name}" has a name that {user} itself',
-                f'ALTER TABLE {table} RENAME COLUMN "{name}" TO ...',
+                f'ALTER TABLE {table} RENAME COLUMN "{name}" TO ..., or if it is gone, {ANEW}',
             )
 
 

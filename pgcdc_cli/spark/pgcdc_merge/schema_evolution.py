@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from .column_types import DECIMAL, INFINITY, VARIANT, LakeColumn, keeps_values
+from .column_types import DECIMAL, INFINITY, VARIANT, LakeColumn, keeps_keys, keeps_values
 from .control import KnownColumn
 from .merge_errors import MergeError
 from .segments import TableVersion
@@ -275,6 +275,24 @@ def with_other_values(versions: Sequence[TableVersion], before: Mapping[str, str
         if not keeps_values(types.get(column.name, column.source), column.source):
             found[column.name] = None
         types[column.name] = column.source
+    return list(found)
+
+
+_NUMBERS = ("smallint", "int", "bigint", "float", "double", "decimal")
+"""Spark types whose values are compared as numbers, however the source writes them."""
+
+
+def with_other_keys(versions: Sequence[TableVersion], before: Mapping[str, str]) -> list[str]:
+    """List the columns of keys whose values the source converted, so that earlier rows have other ones."""
+    types, converted, found = dict(before), set[str](), dict[str, None]()
+    for version in versions:
+        for column in version.columns:
+            assert column.source is not None
+            compared = column.lake.startswith(_NUMBERS) and not column.late
+            if not compared and not keeps_keys(types.get(column.name, column.source), column.source):
+                converted.add(column.name)
+            types[column.name] = column.source
+        found |= dict.fromkeys(column.name for column in version.key_columns if column.name in converted)
     return list(found)
 
 

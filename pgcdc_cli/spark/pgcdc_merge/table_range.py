@@ -19,6 +19,9 @@ Name = tuple[str, str]
 _REMEMBERED = 8
 """Most former OIDs of a name whose rows can still be found."""
 
+_KNOWN = 1000
+"""Most former OIDs of a name of which it is known that they had it."""
+
 
 @dataclass(frozen=True)
 class KeptRows:
@@ -113,16 +116,16 @@ def former_rows(row: ControlRow | None, held: int | None) -> list[Former]:
 
 
 def remembered(former: Iterable[Former], now: int) -> tuple[Former, ...]:
-    """Keep the last entry of each former OID, and only the newest versions."""
+    """Keep the last entry of each former OID, and only the newest versions; of very many OIDs, the newest."""
     last: dict[int, Former] = {}
     for entry in former:
         # An OID that is put aside again is among the newest again.
         last.pop(entry.oid, None)
         if entry.oid not in (NOBODY, now):
             last[entry.oid] = entry
-    entries = [*last.values()]
-    forgotten = [replace(entry, version=None) for entry in entries[:-_REMEMBERED]]
-    return *forgotten, *entries[-_REMEMBERED:]
+    found = [entry.oid for entry in last.values() if entry.version is not None][-_REMEMBERED:]
+    entries = [entry if entry.oid in found else replace(entry, version=None) for entry in last.values()]
+    return tuple(entries[-_KNOWN:])
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,11 @@ class TableRange:
     def had_no_key(self) -> bool:
         """Whether some of its changes are from before the table had a key, or from after it lost it."""
         return any(one.key is None and one.oid == self.version.oid for one in self.versions.values())
+
+    @property
+    def may_be_put_aside(self) -> bool:
+        """Whether it can be merged under a name that another table has by now."""
+        return not self.forgotten and all(version.key is not None for version in self.versions.values())
 
     @property
     def lacks_rows(self) -> bool:
