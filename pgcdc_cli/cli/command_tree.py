@@ -55,7 +55,7 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: ClickContext) -> object:
         if not isinstance(self, Foreign):
-            _warn_of_unknown_variables(ctx.find_root().command)
+            _warn_of_unknown_variables(ctx.find_root().command, self)
         try:
             return super().invoke(ctx)
         except PgcdcError as error:
@@ -341,14 +341,14 @@ def summary(command: ClickCommand) -> str:
     return " ".join((command.help or "").partition("\n\n")[0].split()).rstrip(".")
 
 
-def _warn_of_unknown_variables(root: ClickCommand) -> None:
-    """Warn about mistyped variables. That imports all commands, since a variable may be for another one."""
+def _warn_of_unknown_variables(root: ClickCommand, command: Command) -> None:
+    """Warn about mistyped variables. All commands are imported for one that isn't of `command`."""
     given = {name for name in os.environ if name.startswith(_PREFIX)} - _OTHER_VARIABLES
-    unknown = given - set(map(environment_variable, root.params))
+    unknown = given - set(map(environment_variable, [*root.params, *command.params]))
     if not unknown:
         return
-    commands = [command for _, command in walk(root) if not isinstance(command, Foreign)]
-    known = {environment_variable(option) for command in commands for option in command.params}
+    others = [other for _, other in walk(root) if not isinstance(other, Foreign)]
+    known = {environment_variable(option) for other in others for option in other.params}
     endings = [name.removeprefix(_PREFIX) for name in known if name is not None]
     for name in sorted(unknown - known):
         near = nearest(name.removeprefix(_PREFIX), sorted(endings), 1)

@@ -367,7 +367,10 @@ def test_what_was_written_before_a_signal_is_confirmed(node, number, tmp_path):
 def test_without_a_loop_a_lost_connection_is_an_error(node, loop, tmp_path):
     slot, out = node.created(), tmp_path / "out"
     with node.following(slot, "-f", out, *([] if loop else ["-n"])) as process:
-        walsender = wait_until(lambda: node.slot(slot, "active_pid"))
+        # The slot is in use a moment before the stream begins.
+        node.insert(1, 1)
+        wait_until(lambda: marks_in(out) == [1])
+        walsender = node.slot(slot, "active_pid")
         node.database.execute("SELECT pg_terminate_backend(%s)", (walsender,))
         if loop:
             wait_until(lambda: node.slot(slot, "active_pid") not in {None, walsender})

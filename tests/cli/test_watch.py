@@ -58,6 +58,24 @@ def test_without_a_terminal_views_follow_one_another(shop, tmp_path):
     assert {"lag_bytes", "safe_wal_bytes"} <= json.loads(shown.read_text().splitlines()[0]).keys()
 
 
+def test_a_signal_that_is_ignored_ends_nothing(shop, tmp_path):
+    """As under nohup."""
+    shown = tmp_path / "shown"
+    line = [*PGCDC, "slot", "list", "-d", shop.uri, "--json", "--watch", "--interval", "0.2s"]
+    with shown.open("w") as file:
+        watching = subprocess.Popen(["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *line], stdout=file)
+
+    def views():
+        return shown.read_text().count(f'"name": "{shop.slot}"')
+
+    wait_until(views)
+    watching.send_signal(signal.SIGHUP)
+    before = views()
+    wait_until(lambda: views() >= before + 2)
+    watching.send_signal(signal.SIGTERM)
+    assert watching.wait(30) == 130
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_on_a_terminal_it_is_drawn_in_place(shop, pgcdc, tmp_path, number):
     slot = shop.copy_slot(shop.slot)
