@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from failing_command import SLOW
 from logs import Log
-from processes import peak_memory, stream_command
+from processes import PGCDC, peak_memory, stream_command
 from segments import contents
 
 from pgcdc_cli.lsn import Lsn
@@ -53,6 +53,13 @@ def log(own_server):
     log.drop()
 
 
+def two_phase_copy(log) -> str:
+    """A copy of the slot; the server's own isn't two-phase, of which a run warns."""
+    slot = log.copy_slot(log.slot)
+    subprocess.run([*PGCDC, "slot", "alter", slot, "-d", log.uri, "--two-phase"], check=True)
+    return slot
+
+
 class Runs:
     """Commands with one form of output, each with a slot at the log's beginning; `fsync` is in seconds."""
 
@@ -66,7 +73,7 @@ class Runs:
         place.mkdir()
         option, *others = FORMS[self._form]
         out, calls = place / "out", place / "calls"
-        slot = self._log.copy_slot(self._log.slot)
+        slot = two_phase_copy(self._log)
         line = stream_command(
             self._log.uri,
             slot,
@@ -191,7 +198,7 @@ def test_a_directory_that_is_deleted_ends_the_run_and_is_never_taken_for_a_new_o
 def test_a_slow_disk_costs_no_connection(log, tmp_path, function, kind, size, tell):
     """One call takes longer than the server waits for a reader, and the run prints nothing about it."""
     seconds = 5 * size
-    slot, out, calls = log.copy_slot(log.slot), tmp_path / "out", tmp_path / "calls"
+    slot, out, calls = two_phase_copy(log), tmp_path / "out", tmp_path / "calls"
     line = stream_command(log.uri, slot, "-D", out, "--two-phase", "--endpos", log.last, "-F", "0.02")
     failing = [sys.executable, COMMAND, f"{SLOW}{seconds}", function, kind, "0", calls, *line[3:]]
     peak = peak_memory([*map(str, failing)])
