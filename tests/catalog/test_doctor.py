@@ -393,6 +393,7 @@ def test_a_slot_near_the_limit_beyond_it_and_lost(own_database):
         assert mend(database, "slot-unreserved").subject == slot
         alter_system(database, "max_slot_wal_keep_size", "8MB")
         database.execute("CHECKPOINT")
+        assert "slot-kind" not in [one.check for one in findings(database, slot=slot)]
         finding = mend(database, "slot-lost")
         assert finding.message == f'slot "{slot}" is invalidated (wal_removed): its changes are lost'
 

@@ -47,6 +47,8 @@ def slot_kind(setup: Setup) -> Iterator[Finding]:
     elif slot.synced:
         problem = "is a copy that this standby keeps of the primary's"
         advice = "stream it from the primary, or after the standby's promotion"
+    elif _is_lost(slot):
+        return
     else:
         use = "not in use" if slot.active_pid is None else f"in use by process {slot.active_pid}"
         flags = ", ".join(flag for flag in ("two_phase", "failover") if getattr(slot, flag))
@@ -61,7 +63,7 @@ def slot_lost(setup: Setup) -> Iterator[Finding]:
     for slot in _looked_at(setup):
         name = slot.name
         drop = f"SELECT pg_drop_replication_slot({literal(name)});"
-        if slot.invalidation_reason or slot.wal_status == "lost":
+        if _is_lost(slot):
             reason = slot.invalidation_reason or "wal_removed"
             create = f"SELECT pg_create_logical_replication_slot({literal(name)}, {literal(slot.plugin)});"
             yield Finding(
@@ -186,7 +188,11 @@ def _looked_at(setup: Setup) -> list[Slot]:
 
 def _all_alive(setup: Setup) -> list[Slot]:
     """All slots of the server that still retain WAL: they share its disk."""
-    return [slot for slot in setup.slots if slot.wal_status != "lost" and not slot.invalidation_reason]
+    return [slot for slot in setup.slots if not _is_lost(slot)]
+
+
+def _is_lost(slot: Slot) -> bool:
+    return bool(slot.invalidation_reason) or slot.wal_status == "lost"
 
 
 def _size(size: int) -> str:
