@@ -69,7 +69,8 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                                                    = '{textout,textsend}' AND typdelim = ','
                                               THEN 'text' ELSE 'own' END))
         FROM behind),
-       (SELECT json_agg(json_build_array(i.indisprimary, columns) ORDER BY i.indisclustered DESC, c.relname)
+       (SELECT json_agg(json_build_array(i.indisprimary, columns, i.indnatts - i.indnkeyatts)
+                        ORDER BY i.indisclustered DESC, c.relname)
         FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid,
         LATERAL (SELECT array_agg(a.attname ORDER BY k.n) AS columns
                  FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
@@ -233,11 +234,12 @@ def _facts(
     relation: Relation,
     present: dict[tuple[str, int], list[Any]],
     types: _Types,
-    unique: list[tuple[bool, list[str]]],
+    unique: list[tuple[bool, list[str], int]],
     keys: list[list[Any]],
 ) -> TableFacts:
     primary = {name for name, is_primary, _, _ in keys if is_primary}
-    indexes = {is_primary: tuple(columns) for is_primary, columns in reversed(unique)}
+    indexes = {is_primary: tuple(columns) for is_primary, columns, _ in reversed(unique)}
+    included = next((included for is_primary, _, included in unique if is_primary), 0)
     columns = {}
     for column in relation.columns:
         _, _, default, position, not_null, missing, type_default, type_name, base = present.get(
@@ -255,7 +257,7 @@ def _facts(
             type_name,
             None if base is None else BaseType(*base),
         )
-    return TableFacts(indexes.get(True), indexes.get(False), columns)
+    return TableFacts(indexes.get(True), indexes.get(False), columns, included=included)
 
 
 def _labels(types: _Types, oid: int) -> tuple[str, ...] | None:

@@ -115,15 +115,17 @@ class ColumnFacts:
 class TableFacts:
     """What the catalog says of a table beyond its columns' types; names are those of columns.
 
-    `primary_key` is in the order of the key. `unique` are the columns of the unique index that replaces a
-    missing primary key. `listed` says whether a publication names the table or a partitioned table above it;
-    otherwise it is published FOR ALL TABLES or with its schema. None if the catalog wasn't asked.
+    `primary_key` is in the order of its index; its last `included` columns are those of INCLUDE. `unique` are
+    the columns of the unique index that replaces a missing primary key. `listed` says whether a publication
+    names the table or a partitioned table above it; otherwise it is published FOR ALL TABLES or with its
+    schema. None if the catalog wasn't asked.
     """
 
     primary_key: tuple[str, ...] | None
     unique: tuple[str, ...] | None
     columns: dict[str, ColumnFacts] = field(hash=False)
     listed: bool | None = None
+    included: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The facts as a schema file has them."""
@@ -131,6 +133,7 @@ class TableFacts:
             "primary_key": None if self.primary_key is None else list(self.primary_key),
             "unique": None if self.unique is None else list(self.unique),
             "listed": self.listed,
+            **({"included": self.included} if self.included else {}),
             "columns": {
                 name: {
                     "default": facts.default,
@@ -165,7 +168,8 @@ class TableFacts:
             )
             for name, facts in data["columns"].items()
         }
-        return cls(_names(data["primary_key"]), _names(data["unique"]), columns, data.get("listed"))
+        indexes = _names(data["primary_key"]), _names(data["unique"])
+        return cls(*indexes, columns, data.get("listed"), data.get("included", 0))
 
 
 def _names(names: list[str] | None) -> tuple[str, ...] | None:

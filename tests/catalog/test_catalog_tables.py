@@ -1,5 +1,6 @@
 """Tables as the catalog completes them, from relation messages of a real server."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -292,6 +293,16 @@ def test_a_primary_key_is_told_in_its_own_order_and_a_unique_index_stands_in_for
     bare = catalog.describe([relation])[0]
     assert bare.facts is not None
     assert (bare.facts.primary_key, bare.facts.unique) == (None, ("c",))
+
+
+def test_included_columns_of_a_primary_key_are_told(database, catalog):
+    database.execute("CREATE TABLE t (a int, b int, c int, PRIMARY KEY (b) INCLUDE (a, c))")
+    [relation] = relations(database, "INSERT INTO t VALUES (1, 2, 3)")
+    table = catalog.describe([relation])[0]
+    assert table.facts is not None
+    assert (table.key, table.facts.primary_key, table.facts.included) == (("b",), ("b", "a", "c"), 2)
+    stored = TableSchema.from_json(json.loads(json.dumps(table.to_json())))
+    assert stored.facts == table.facts
 
 
 def test_a_domain_that_is_not_null_makes_its_column_so(database, catalog):

@@ -87,6 +87,18 @@ def test_the_key_is_the_primary_key_even_where_the_old_row_lacks_it(items: Table
     assert (deleted["key"], deleted["value"]["before"]) == ({"id": 0}, {"id": 0, "name": "a"})
 
 
+@pytest.mark.parametrize(("version", "key"), [("2.5", {"id": 1, "name": "a"}), ("3.4", {"id": 1})])
+def test_included_columns_of_the_primary_key_are_a_part_of_it_in_old_versions(
+    items: TableSchema, version: str, key: dict[str, Any]
+) -> None:
+    """As the versions of pgjdbc have it that they use: 42.6.1, and 42.7.7."""
+    assert items.facts is not None
+    covering = replace(items, facts=replace(items.facts, primary_key=("id", "name"), included=1))
+    stream = Stream(changes=[change(covering, "I", [1], [["1", "a"]])])
+    [created] = records(stream, replace(PLAIN, debezium_version=version))
+    assert created["key"] == key
+
+
 def test_sequence_names_the_commit_before_also_over_slices_and_restarts(items: TableSchema) -> None:
     first = Stream(changes=[change(items, "I", [1, 3], [["1", "a"], ["2", "b"]])], marks=[commit(2)])
     second = Stream(changes=[change(items, "I", [1], [["3", "c"]])])

@@ -73,7 +73,7 @@ def event_table(
         for name, column in plain.items()
         if config.includes_column(table.schema, table.name, name)
     )
-    wanted = config.key_columns(table.schema, table.name, tuple(plain)) or _key(table, facts)
+    wanted = config.key_columns(table.schema, table.name, tuple(plain)) or _key(table, facts, config)
     key_config = _of_key(config)
     of_key = plain if key_config == config else _plain(table, key_config, snapshot=snapshot)
     keys = [of_key[name] for name in wanted if name in of_key]
@@ -131,10 +131,13 @@ def _of_key(config: ConnectorConfig) -> ConnectorConfig:
     )
 
 
-def _key(table: TableSchema, facts: TableFacts | None) -> tuple[str, ...]:
+def _key(table: TableSchema, facts: TableFacts | None, config: ConnectorConfig) -> tuple[str, ...]:
     if facts is None:
         return table.key or ()
-    return facts.primary_key or facts.unique or ()
+    primary = facts.primary_key or ()
+    # pgjdbc 42.6, which 2.5 uses, takes INCLUDE columns for a part of the primary key (its issue 3430).
+    own = primary if config.debezium_version == "2.5" else primary[: len(primary) - facts.included]
+    return own or facts.unique or ()
 
 
 def _key_columns(
