@@ -115,11 +115,6 @@ class Catalog:
         """Read the end of the WAL inserted so far, even if not on disk; on a standby, of the WAL replayed."""
         return log_end(self._session)
 
-    def prepared_xids(self) -> set[int]:
-        """Read which transactions are prepared, in any database; a standby shows none."""
-        query = "SELECT transaction::text::bigint FROM pg_prepared_xacts"
-        return {xid for (xid,) in self._session.ask(query, {}, "look for prepared transactions")}
-
     def advance_slot(self, name: str, position: Lsn | None) -> Lsn:
         """Advance a slot (None: to the end of the WAL, never beyond it); return its new position."""
         return advance_slot(self._session, name, position)

@@ -9,7 +9,7 @@ can be below the checkpoint.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -24,27 +24,15 @@ PreparedName = tuple[int, str]
 """What identifies a prepared transaction: xid and gid."""
 
 
-class EndedPrepared(NamedTuple):
-    """The xids of prepared transactions that ended, committed or rolled back, below `before`."""
-
-    xids: frozenset[int] = frozenset()
-    before: Lsn = Lsn(0)
-
-
-_NONE_ENDED = EndedPrepared()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedPolicy:
     """How to handle prepared transactions.
 
-    `known` are those of the checkpoint; `ended` are some of them whose end may be in a gap. With `at_prepare`
-    changes are written at the PREPARE. With `accept_gap` the commit of a transaction whose changes never came
-    is not an error, but passed to `warn`.
+    `known` are those of the checkpoint. With `at_prepare` changes are written at the PREPARE. With
+    `accept_gap` the commit of a transaction whose changes never came is not an error, but passed to `warn`.
     """
 
     known: Sequence[Prepared] = ()
-    ended: EndedPrepared = _NONE_ENDED
     at_prepare: bool = False
     accept_gap: bool = False
     warn: Callable[[str], None]
@@ -138,18 +126,6 @@ class PreparedTransactions:
             yield self._outcome("r", end, message.xid)
         elif prepared is not None:
             yield Slice(self._edge(message.rollback_end_lsn))
-
-    def drop_lost(self, reached: Lsn) -> Edge | None:
-        """Drop transactions whose end is in a gap, once the stream is beyond it.
-
-        Returns the edge without them, None if there are none. `reached` is the position of the last edge.
-        """
-        ended = self._policy.ended
-        lost = [name for name in self._prepared if name[0] in ended.xids] if reached >= ended.before else []
-        for name in lost:
-            del self._prepared[name]
-            self._policy.warn(f'prepared transaction "{name[1]}" ended in a gap: its changes are dropped')
-        return self._edge(reached) if lost else None
 
     def _given_out(self, prepared: Prepared | None) -> bool:
         """Whether the changes were written at the prepare; those of an unknown one by an earlier run."""

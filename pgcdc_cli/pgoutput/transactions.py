@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Edge, Slice
+from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import MESSAGE_TAG
@@ -149,10 +149,6 @@ class PgoutputDecoder:
             return
         for buffer in MessageBuffer.join(frames, self._text):
             yield from self._read(buffer)
-
-    def drop_lost(self, reached: Lsn) -> Edge | None:
-        """Drop prepared transactions whose end is in a gap, as `PreparedTransactions` does."""
-        return self._prepared.drop_lost(reached)
 
     def _hold_open(self, frames: Sequence[bytes]) -> Sequence[bytes]:
         """Hold a Begin back for the message after it, which may be the transaction's Origin.

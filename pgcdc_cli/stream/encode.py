@@ -109,10 +109,6 @@ class FrameEncoder(Protocol):
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]: ...
 
-    def drop_lost(self, reached: Lsn) -> EncodedSlice | None:
-        """Return an edge without the prepared transactions that ended in a gap; None if there are none."""
-        ...
-
 
 class ChangeEncoder:
     """Decodes, assembles and formats frames, as much at a time as memory should hold.
@@ -165,10 +161,6 @@ class ChangeEncoder:
             raise
         except Exception as error:
             raise self._unexpected(error, "messages", taken) from error
-
-    def drop_lost(self, reached: Lsn) -> EncodedSlice | None:
-        edge = self._decoder.drop_lost(reached)
-        return None if edge is None else EncodedSlice((), edge)
 
     def _encode(self, decoded: Slice, frames: Sequence[bytes]) -> EncodedSlice:
         try:
@@ -224,9 +216,6 @@ class RawEncoder:
         wanted = frames if self._until is None else self._up_to(frames, self._until)
         if wanted:
             yield self._encoding.encode_frames(wanted)
-
-    def drop_lost(self, reached: Lsn) -> None:
-        """Do nothing: what isn't decoded isn't kept."""
 
     def _up_to(self, frames: Sequence[bytes], until: Lsn) -> Sequence[bytes]:
         if largest_start(frames) < until:

@@ -136,7 +136,7 @@ class StreamLoop:
             if received.closed:
                 raise PgcdcError(ErrorKind.CONNECTION, "could not continue: the server ended the stream")
             self._do_what_is_due(encoder)
-            if not (encoder.in_transaction or self._must_end()):
+            if not (encoder.in_transaction or encoder.ended or self._must_end()):
                 at_edge()
             self.acknowledge()
             self._writer.totals.spooled = self._sink.spooled

@@ -14,7 +14,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.prepared import EndedPrepared, PreparedPolicy
+from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
@@ -157,7 +157,6 @@ class StreamRun:
             )
         with connection:
             self._catalog.turn_to(connection.here)
-            ended = self._ended_by_now(connection)
             with self._signals.interruptible():
                 identity = connection.identify_system()
             if not settings.resnapshot:
@@ -184,24 +183,11 @@ class StreamRun:
                 level, away = retries.level, retries.connected()
                 if away is not None:
                     log.log(level, "connected again after %.1f s", away)
-                # What ended before the question was in the WAL by then.
-                lost = EndedPrepared(ended, identity.wal_position)
-                encoder = self._encoder(identity.database, text, again.watch, lost)
-                self._loop.run(stream, encoder, timeline.follow, partial(self._at_edge, again, encoder))
+                encoder = self._encoder(identity.database, text, again.watch)
+                self._loop.run(stream, encoder, timeline.follow, partial(self._read_again, again))
             self._writer.close()
             self._loop.acknowledge()
             self._finish(stream)
-
-    def _ended_by_now(self, connection: ReplicationConnection) -> frozenset[int]:
-        """Find transactions that are prepared in the checkpoint, and on the server no longer.
-
-        If a gap is accepted, their end may be in it. A standby doesn't show what is prepared.
-        """
-        known = {one.xid for one in self._sink.edge.prepared}
-        if not (known and self._settings.accept_gap) or connection.in_recovery:
-            return frozenset()
-        with self._catalog.over(connection.own_session):
-            return frozenset(known - self._catalog.prepared_xids())
 
     def _readable_slot(self, connection: ReplicationConnection) -> str:
         """Return the slot to read; for `peek` a temporary copy, which is announced once."""
@@ -276,15 +262,9 @@ class StreamRun:
             self._end.resolve_now(identity.wal_position)
         return again
 
-    def _at_edge(self, again: Resnapshot, encoder: FrameEncoder) -> None:
-        """Drop what ended in a gap, and read more of the tables.
-
-        The end position "now" is where the stream has caught up with them.
-        """
-        without = encoder.drop_lost(self._sink.edge.lsn)
-        if without is not None:
-            self._writer.write([without])
-        if not (again.finished or encoder.ended):
+    def _read_again(self, again: Resnapshot) -> None:
+        """Read more of the tables; the end position "now" is where the stream has caught up with them."""
+        if not again.finished:
             again.step()
             if again.finished:
                 self._end.resolve_now(again.position)
@@ -303,9 +283,7 @@ class StreamRun:
         default = self._encoding.capabilities.invalid_text
         return DatabaseText.of(encoding, self._settings.invalid_text, default)
 
-    def _encoder(
-        self, database: str, text: DatabaseText, watch: ResnapshotWatch, ended: EndedPrepared
-    ) -> FrameEncoder:
+    def _encoder(self, database: str, text: DatabaseText, watch: ResnapshotWatch) -> FrameEncoder:
         """Make the encoder for a new connection, on which the stream restarts at the last edge."""
         encoding = self._encoding
         if not encoding.decodes:
@@ -324,7 +302,6 @@ class StreamRun:
             assembler.number_origins(cache(self._catalog.origin_number))
         policy = PreparedPolicy(
             known=self._sink.edge.prepared,
-            ended=ended,
             at_prepare=self._settings.at_prepare,
             accept_gap=self._settings.accept_gap,
             warn=log.warning,

@@ -294,28 +294,6 @@ def test_commit_of_what_nobody_kept(prepared18, tmp_path):
     assert operations(prepared18.found()) == "BICBIC"
 
 
-def test_what_ended_in_an_accepted_gap_is_dropped_and_nothing_else(prepared18):
-    log, slot = prepared18.log, prepared18.slot
-    with Stage(log.uri) as do:
-        for number, gid in enumerate(("committed", "undone", "in the stream", "open")):
-            prepare(do, 0, gid, rows("accounts", number, 1))
-        prepared18.read()
-        assert len(prepared18.spools()) == 4
-        do(0, "COMMIT PREPARED 'committed'", "ROLLBACK PREPARED 'undone'")
-        log.run(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_insert_lsn())")
-        do(0, "COMMIT PREPARED 'in the stream'")
-        run = log.stream(slot, *prepared18.arguments, "--endpos", "now", "--accept-gap")
-        assert run.returncode == 0
-        assert sorted(run.stderr.decode().splitlines()) == [
-            f'pgcdc: warning: prepared transaction "{gid}" ended in a gap: its changes are dropped'
-            for gid in ("committed", "undone")
-        ]
-        assert len(prepared18.spools()) == 1
-        do(0, "COMMIT PREPARED 'open'")
-    assert [line["gid"] for line in prepared18.read() if line["op"] == "C"] == ["in the stream", "open"]
-    assert not prepared18.spools()
-
-
 def test_prepared_ones_that_are_streamed_after_a_restart(prepared):
     """To free memory, the server streams a transaction that it reads again, though it sent it at its PREPARE.
 
