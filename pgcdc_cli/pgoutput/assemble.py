@@ -105,8 +105,8 @@ class Assembler:
         """Whether a limit is reached; further messages are ignored."""
         return self._state.ended
 
-    def takes_end(self, lsn: Lsn, end_lsn: Lsn) -> bool:
-        """Whether a transaction that ends without changes is wanted; note if the end position is reached."""
+    def take_end(self, lsn: Lsn, end_lsn: Lsn) -> bool:
+        """Take the end of a transaction without changes into account; return whether it is wanted."""
         until = self._state.limits.until
         if until is not None and end_lsn >= until:
             self._state = self._state._replace(ended=True)

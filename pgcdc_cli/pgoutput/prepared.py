@@ -82,7 +82,7 @@ class PreparedTransactions:
         path, size, crc32 = transaction.spool.finish()
         self._prepared[name] = replace(prepared, path=path, size=size, crc32=crc32)
         self._spooled[name] = transaction
-        if self._replay.assembler.takes_end(message.prepare_lsn, message.end_lsn):
+        if self._replay.assembler.take_end(message.prepare_lsn, message.end_lsn):
             yield Slice(self._edge(message.end_lsn))
 
     def _give_out(
@@ -102,7 +102,7 @@ class PreparedTransactions:
             yield Slice(self._edge(message.end_lsn))
         elif transaction is not None or not (prepared is None or self._given_out(prepared)):
             yield from self._replay.replay(transaction or self._reopen(prepared), end, self._all)
-        elif self._replay.assembler.takes_end(message.commit_lsn, message.end_lsn):
+        elif self._replay.assembler.take_end(message.commit_lsn, message.end_lsn):
             yield self._outcome("K", end, message.xid) if self._given_out(prepared) else self._miss(message)
         if prepared is None and transaction is not None and not self._replay.assembler.ended:
             transaction.remove()
@@ -116,9 +116,7 @@ class PreparedTransactions:
         prepared, transaction = self._prepared.pop(name, None), self._spooled.pop(name, None)
         if prepared is None and transaction is not None:
             transaction.remove()
-        elif not self._replay.assembler.takes_end(
-            Lsn(message.rollback_end_lsn - 1), message.rollback_end_lsn
-        ):
+        elif not self._replay.assembler.take_end(Lsn(message.rollback_end_lsn - 1), message.rollback_end_lsn):
             return
         elif self._given_out(prepared):
             lsn = message.prepare_end_lsn if prepared is None else prepared.prepare_lsn

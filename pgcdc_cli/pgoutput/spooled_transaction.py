@@ -288,7 +288,7 @@ class Replay:
                 yield replace(found, edge=edge, boundaries=boundaries, gid=end.gid)
         else:
             yield from self._decode(first)
-            if self.assembler.takes_end(end.commit_lsn, end.end_lsn):
+            if self.assembler.take_end(end.commit_lsn, end.end_lsn):
                 yield Slice(Edge(Lsn(0), end.end_lsn, 0, prepared=prepared))
 
     def _decode(self, buffers: Iterable[MessageBuffer]) -> Iterator[Slice]:

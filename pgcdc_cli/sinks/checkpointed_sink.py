@@ -380,7 +380,7 @@ class CheckpointedSink:
         call does nothing.
         """
         try:
-            self._let_go()
+            self._release_unstarted()
             started, self._started = self._started, False
             if started and self._guard.failure is None:
                 with self._guard:
@@ -390,8 +390,8 @@ class CheckpointedSink:
         finally:
             self._release()
 
-    def _let_go(self) -> None:
-        """Begin before the end if a file was moved before `start`: the next run must not look for it."""
+    def _release_unstarted(self) -> None:
+        """Let go of a file that was moved before `start`: the next run would look for it in vain."""
         waits = self._lock is not None and self._guard.failure is None and not self._started
         if self._reopening and waits and self._checkpoint is not None and self._checkpoint.inode is not None:
             with self._guard:

@@ -82,7 +82,7 @@ class SingleFile:
             raise damaged(self._full, f"it has {found.size} bytes, and {reason}", hint=hint)
 
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Truncate the file to its durable size. Raises CHECKPOINT if it is neither ours nor a copy."""
+        """Find the file, with all that was durable. Raises CHECKPOINT if it is neither ours nor a copy."""
         if checkpoint.inode is None:
             self._check_empty("the checkpoint names none")
             return checkpoint
@@ -97,7 +97,6 @@ class SingleFile:
             raise damaged(self._full, reason, hint=_PUT_BACK)
         if found.size < entry.state.size:
             raise damaged(self._full, f"it has {found.size} bytes, {entry.state.size} were durable")
-        self._files.truncate(self._name, entry.state.size)
         return replace(checkpoint, inode=inode)
 
     def _is_copy(self, found: Stat, state: FileState) -> bool:
@@ -106,11 +105,15 @@ class SingleFile:
         return enough and self._files.disk.crc32(self._full, state.size) == state.crc32
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Continue the file that the checkpoint names, or begin one."""
+        """Continue the file that the checkpoint names, from its durable size, or begin one.
+
+        What is beyond is cut off only now, when the source is known to send it again.
+        """
         if checkpoint.inode is None:
             self._take(checkpoint, save)
         else:
             (entry,) = checkpoint.files
+            self._files.truncate(self._name, entry.state.size)
             self._outputs.open(entry, b"", exists=True)
 
     def _take(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:

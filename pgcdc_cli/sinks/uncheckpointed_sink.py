@@ -51,7 +51,7 @@ class UncheckpointedSink:
         self._disk = disk or Disk()
         self._clock = clock or time.monotonic
         self._fd: int | None = None
-        self._regular = False
+        self._regular = self._named = False
         self._unsynced = False
         self._in_transaction = False
         self._reopening = False
@@ -89,6 +89,8 @@ class UncheckpointedSink:
             self._fd = self._disk.open(self._target, os.O_CREAT)
         found = self._disk.stat(self._fd)
         self._regular = self._fsyncs and found is not None and found.regular
+        # A file without a name may be given as one, such as /dev/stdout.
+        self._named = isinstance(self._target, str) and found is not None and found.links > 0
         return None
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
@@ -147,7 +149,7 @@ class UncheckpointedSink:
         if self._unsynced and self._fd is not None:
             self._failed = True
             self._disk.fsync(self._fd, self._name)
-            if isinstance(self._target, str):
+            if self._named:
                 self._disk.check_named(self._fd, self._name)
             self._failed = self._unsynced = False
         self._synced_at = self._clock()

@@ -109,6 +109,7 @@ class StreamLoop:
         self._signals = signals
         self._report = report
         self._stream: ReplicationStream | None = None
+        self._began = 0.0
 
     def run(
         self,
@@ -122,9 +123,10 @@ class StreamLoop:
         `follow_timeline` is called after each receive, before the sink takes anything of it, `at_edge` after
         batches that end with a whole transaction.
         """
+        self._began = time.monotonic()
         if self._stream is None:
-            # What a start waits for is no idleness; what a later connection waits for is.
-            self._writer.last_data = time.monotonic()
+            # What a start waits for is no idleness.
+            self._writer.last_data = self._began
         self._stream = stream
         receiver = BatchReceiver(stream, encoder, self._end, self._must_end, self._sink.pace)
         while not (encoder.ended or self._must_end() or self._end_is_reached(encoder)):
@@ -160,7 +162,9 @@ class StreamLoop:
         return True
 
     def _must_end(self) -> bool:
-        return self._signals.stop or self._end.is_idle(self._writer.last_data) or self._end.time_is_up
+        # Nothing could come while this connection was made, however long that took.
+        idle = self._end.is_idle(max(self._writer.last_data, self._began))
+        return self._signals.stop or idle or self._end.time_is_up
 
     def _end_is_reached(self, encoder: FrameEncoder) -> bool:
         return not encoder.in_transaction and self._end.is_reached(self._sink.edge.lsn)

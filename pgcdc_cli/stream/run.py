@@ -185,7 +185,8 @@ class StreamRun:
                     log.log(level, "connected again after %.1f s", away)
                 encoder = self._encoder(identity.database, text, again.watch)
                 self._loop.run(stream, encoder, timeline.follow, partial(self._read_again, again))
-            self._writer.close()
+            # The sink is closed last: what is asked of it until then, such as HUP, still counts.
+            self._writer.back_to_edge()
             self._loop.acknowledge()
             self._finish(stream)
 

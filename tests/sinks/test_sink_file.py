@@ -198,6 +198,25 @@ def test_a_file_that_was_put_back_as_a_copy_goes_on(tmp_path):
     assert lines(path) == expected(TXS)
 
 
+def test_what_was_written_stays_until_the_source_is_known_to_send_it_again(tmp_path):
+    """Of backups, the checkpoint may be an older one: the slot is ahead then, and the run is refused."""
+    path, checkpoint = tmp_path / "out", tmp_path / "out.checkpoint"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.flush()
+    shutil.copy(checkpoint, tmp_path / "older")
+    sink.write(feed().whole(TXS[1]))
+    sink.close()
+    elsewhere(path)
+    (tmp_path / "elsewhere").rename(path)
+    (tmp_path / "older").rename(checkpoint)
+    for _ in range(2):
+        again = make_sink(path)
+        assert again.open().end_lsn == TXS[0].end_lsn
+        again.close()
+        assert lines(path) == expected(TXS[:2])
+
+
 def test_hup_lets_go_of_a_file_of_which_nothing_is_lost_by_that(tmp_path):
     """As when logrotate compresses it at once."""
     path = tmp_path / "out"

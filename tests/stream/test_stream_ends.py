@@ -3,13 +3,15 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import psycopg
 import pytest
 from processes import peak_memory, stream_command, wait_until
 from segments import contents
-from stream_runs import SMALL, in_directory, insert, numbers, position, stream
+from stream_runs import NOW, SMALL, in_directory, insert, numbers, position, stream
 
 
 def test_endpos_now_on_an_idle_server(source, tmp_path):
@@ -201,3 +203,30 @@ def test_a_signal_ends_a_run_whose_wire_is_dead(source, proxy18, tmp_path, follo
     # Four times what it takes, and less than the wait for a server that must be told.
     assert took < 8
     assert following.rows() == [1, 2, 3]
+
+
+def test_hup_counts_while_the_server_is_told_the_end(source, tmp_path):
+    """Everything is durable by then, and the run only waits for the server."""
+    slot, out, ending = source.create_slot(), tmp_path / "out", tmp_path / "ending"
+    insert(source, 1, 1)
+    waiting = (
+        "import pathlib, sys, time; from pgcdc_cli.replication import copy_both\n"
+        f"ending = pathlib.Path({str(ending)!r})\n"
+        "finish = copy_both.ReplicationStream.finish\n"
+        "def wait(*given, **options):\n"
+        "    ending.touch()\n"
+        "    while ending.exists(): time.sleep(0.01)\n"
+        "    return finish(*given, **options)\n"
+        "copy_both.ReplicationStream.finish = wait\n"
+        "from pgcdc_cli.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    )
+    line = stream_command(source.uri, slot, "-f", str(out), *NOW)
+    with subprocess.Popen([sys.executable, "-c", waiting, *line[3:]]) as process:
+        wait_until(ending.exists)
+        out.rename(tmp_path / "out.1")
+        process.send_signal(signal.SIGHUP)
+        ending.unlink()
+        assert process.wait(60) == 0
+    insert(source, 2, 2)
+    assert stream(source.uri, slot, "-f", str(out), *NOW).returncode == 0
+    assert (numbers((tmp_path / "out.1").read_text()), numbers(out.read_text())) == ([1], [2])

@@ -116,6 +116,20 @@ def test_connections_that_bring_nothing_do_not_prolong_a_run(restarting, tmp_pat
     assert following.wait()[0] in {0, 3}
 
 
+def test_a_run_is_not_idle_while_it_connects_again(source, tmp_path, follow, proxy18):
+    """What waits at the server then is still read."""
+    following = follow(
+        proxy18.uri(source.name), source.create_slot(), tmp_path / "out", "--idle-timeout", "4s"
+    )
+    insert(source, 1, 1)
+    wait_until(lambda: following.rows() == [1])
+    proxy18.delay(0.5)
+    proxy18.cut()
+    insert(source, 2, 100)
+    assert following.wait()[0] == 0
+    assert following.rows() == [*range(1, 101)]
+
+
 def accepts(uri: str) -> bool:
     with contextlib.suppress(psycopg.OperationalError), psycopg.connect(uri):
         return True
