@@ -36,7 +36,7 @@ _SCHEMA = (
     " lsn string, version bigint, inserted bigint, updated bigint, deleted bigint, unfit bigint,"
     " keyless boolean, problem string, merged_at timestamp, oid bigint, warning string,"
     " former array<struct<oid: bigint, version: bigint, segment: bigint>>, keyed_by array<string>,"
-    " columns array<struct<name: string, position: int, type: string>>"
+    " columns array<struct<name: string, position: int, type: string, converted: boolean>>"
 )
 
 _RESTORE = "restore it from a copy, or remove it: the tables themselves know what they have"
@@ -65,11 +65,15 @@ class Former:
 
 @dataclass(frozen=True)
 class KnownColumn:
-    """A lake table's column: its position in the source table, and its type there; None if unknown."""
+    """A lake table's column: its position in the source table, and its type there; None if unknown.
+
+    `converted`: rows may have values from before the source converted them to that type.
+    """
 
     name: str
     position: int | None
     type: str | None
+    converted: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,7 +236,7 @@ def _row(
     merged_at: dt.datetime | None,
     former: list[tuple[int, int | None, int]] | None = None,
     keyed_by: list[str] | None = None,
-    columns: list[tuple[str, int | None, str | None]] | None = None,
+    columns: list[tuple[Any, ...]] | None = None,
     **values: Any,  # noqa: ANN401 - of several types
 ) -> ControlRow:
     before = tuple(Former(*one) for one in former or ())

@@ -286,6 +286,8 @@ class _MergeRun:
         written = row.inserted + row.updated
         all_written = warned and not copied and written >= self._open(task.work.path).read().count()
         warning = self._summary.lasting_warning(opened.work, all_written=all_written)
+        if warning is None:
+            row = replace(row, columns=tuple(replace(one, converted=False) for one in row.columns))
         version = task.work.version
         unnamed = self._lake.publish(session, task.work.path, version.schema, version.name, task.mode)
         if unnamed is not None:

@@ -360,7 +360,11 @@ def known_columns(work: TableRange, done: int) -> tuple[KnownColumn, ...]:
     past = replace(work, files=had)
     found = identify(past.history, known, [column.name for column in known])
     types = {column.name: column.source for column in past.version.columns}
-    return tuple(KnownColumn(name, number, types.get(name)) for name, number in found.positions.items())
+    converted = found.converted.union(with_other_values(list(map(as_called, found.versions)), found.types))
+    return tuple(
+        KnownColumn(name, number, types.get(name), name in converted)
+        for name, number in found.positions.items()
+    )
 
 
 def planned(
@@ -405,14 +409,15 @@ def _identified(
     goal = find_goal(history, have, stored, rescales=target.rescales, placed=found.positions)
     _check_known(work.version, found.doubtful)
     later = zip(found.versions, with_later_columns(history), strict=True)
-    _check_key_values(work.version, with_other_keys(history, found.types))
-    retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
+    _check_key_values(work.version, with_other_keys(history, found.types, found.converted))
+    converted = with_other_values(history, found.types)
+    retyped = dict.fromkeys([*goal.retyped, *converted])
     return replace(
         work,
         planned=replace(goal, doubtful=found.doubtful, retyped=list(retyped)),
         versions={version.path: replace(version, later=one.later) for version, one in later},
         called=found.called,
-        columns=found.known_after(goal.version.columns),
+        columns=found.known_after(goal.version.columns, converted),
     )
 
 

@@ -24,7 +24,7 @@ class Identified:
 
     In `called`, None means that the column is gone. `doubtful` columns may have changed names in an unknown
     way. `positions` are the columns' numbers by their last names, `types` the known source types of the lake
-    table's columns.
+    table's columns, and `converted` those of them that have values from before a conversion.
     """
 
     versions: Sequence[TableVersion]
@@ -32,15 +32,21 @@ class Identified:
     doubtful: Sequence[str]
     positions: Mapping[str, int]
     types: Mapping[str, str]
+    converted: frozenset[str]
 
-    def known_after(self, columns: Sequence[LakeColumn]) -> tuple[KnownColumn, ...]:
-        """Return what to record of the lake table's columns."""
+    def known_after(
+        self, columns: Sequence[LakeColumn], converted: Collection[str]
+    ) -> tuple[KnownColumn, ...]:
+        """Return what to record of the lake table's columns, of which some were `converted` in this range."""
         types = {
             **self.types,
             **{column.name: column.source for column in columns if column.source is not None},
         }
+        old = self.converted.union(converted)
         names = [column.name for column in columns]
-        return tuple(KnownColumn(name, self.positions.get(name), types.get(name)) for name in names)
+        return tuple(
+            KnownColumn(name, self.positions.get(name), types.get(name), name in old) for name in names
+        )
 
 
 @dataclass
@@ -78,7 +84,9 @@ def identify(
     called = _called(lake, last)
     pairs = ((called.get(one.name, one.name), one.type) for one in known if one.name in have)
     types = {name: source for name, source in pairs if name is not None and source is not None}
-    return Identified(renamed, called, list(numbers.doubtful), numbers.by_name, types)
+    names = (called.get(one.name, one.name) for one in known if one.converted and one.name in have)
+    converted = frozenset(name for name in names if name is not None)
+    return Identified(renamed, called, list(numbers.doubtful), numbers.by_name, types, converted)
 
 
 def _with_last_names(
@@ -282,9 +290,14 @@ _NUMBERS = ("smallint", "int", "bigint", "float", "double", "decimal")
 """Spark types whose values are compared as numbers, however the source writes them."""
 
 
-def with_other_keys(versions: Sequence[TableVersion], before: Mapping[str, str]) -> list[str]:
-    """List the columns of keys whose values the source converted, so that earlier rows have other ones."""
-    types, converted, found = dict(before), set[str](), dict[str, None]()
+def with_other_keys(
+    versions: Sequence[TableVersion], before: Mapping[str, str], known: Iterable[str]
+) -> list[str]:
+    """List the columns of keys whose values the source converted, so that earlier rows have other ones.
+
+    `before` are the types before these versions, `known` the columns that were converted even before.
+    """
+    types, converted, found = dict(before), set(known), dict[str, None]()
     for version in versions:
         for column in version.columns:
             assert column.source is not None
