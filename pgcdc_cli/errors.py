@@ -45,7 +45,9 @@ class ErrorKind(Enum):
     SLOT_EXISTS = Rule(5, False, "drop it first, or add --if-not-exists")
     SLOT_ACTIVE = Rule(5, True, "another process is using it: see pgcdc slot list")
     SLOT_INVALIDATED = Rule(
-        6, False, "its changes are lost: drop it, create it again and take a new snapshot"
+        6,
+        False,
+        "its changes are lost: drop it, and start over, with a snapshot, in another directory or file",
     )
     GAP = Rule(6, False, "changes in between are lost: --accept-gap continues without them")
     PUBLICATION = Rule(7, False, "see which exist with: pgcdc publication list")

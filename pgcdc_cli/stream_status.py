@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.directory.checkpoint import Checkpoint, check_gap, read_checkpoint
-from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, beside
 from pgcdc_cli.directory.manifest import Segment, read_manifest
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -54,15 +54,26 @@ def read_local(output: Path) -> tuple[Checkpoint | None, FinishedSegments]:
     """
     disk = Disk()
     found = disk.stat(str(output))
-    if found is None:
-        raise PgcdcError(ErrorKind.USAGE, f'could not read "{output}": it does not exist', hint=_GIVE)
-    place = output / CHECKPOINT if found.folder else output.parent / beside(output.name).checkpoint
+    if found is not None and found.folder:
+        return _read_directory(output, disk)
+    place = output.parent / beside(output.name).checkpoint
     checkpoint = read_checkpoint(disk, str(place))
-    segments = read_manifest(str(output / MANIFEST), disk) if found.folder else []
-    if checkpoint is None and not segments:
-        inside = f"there is neither {CHECKPOINT} nor {MANIFEST} in it"
-        reason = inside if found.folder else f"there is no {place.name} next to it"
+    if checkpoint is None:
+        reason = "it does not exist" if found is None else f"there is no {place.name} next to it"
         raise PgcdcError(ErrorKind.USAGE, f'could not read "{output}": {reason}', hint=_GIVE)
+    for file in checkpoint.files:
+        # A file that is missing was moved, perhaps a moment ago, and HUP will tell the stream.
+        if found is not None and found.size < file.state.size:
+            raise damaged(str(output), f"it has {found.size} bytes, {file.state.size} were durable")
+    return checkpoint, _files([])
+
+
+def _read_directory(directory: Path, disk: Disk) -> tuple[Checkpoint | None, FinishedSegments]:
+    checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT))
+    segments = read_manifest(str(directory / MANIFEST), disk)
+    if checkpoint is None and not segments:
+        reason = f"there is neither {CHECKPOINT} nor {MANIFEST} in it"
+        raise PgcdcError(ErrorKind.USAGE, f'could not read "{directory}": {reason}', hint=_GIVE)
     return checkpoint, _files(segments)
 
 
@@ -92,7 +103,7 @@ def read_slot(conninfo: str, checkpoint: Checkpoint) -> Slot | None:
         raise PgcdcError(
             ErrorKind.SLOT_MISSING,
             f'could not find slot "{name}", which the checkpoint names: it does not exist',
-            hint="its changes since the checkpoint are lost: start over in a new directory, with a new slot",
+            hint="its changes since then are lost: start over in another directory or file, with a new slot",
         )
     return slot
 

@@ -29,6 +29,9 @@ _PREFIX = "PGCDC_"
 _OTHER_VARIABLES = frozenset({"PGCDC_COMPLETION_SECONDS"})
 """Variables that stand for no option."""
 
+_OF_A_SERVICE = ("PGCDC_SERVICE_", "PGCDC_PORT_")
+"""Variables that Kubernetes sets in each container if a service is called pgcdc."""
+
 NOT_FROM_ENVIRONMENT = frozenset({"help", "version", "version_json", "password", "no_password"})
 """Options without environment variable and configuration: those that are actions, or ask for a password."""
 
@@ -343,7 +346,8 @@ def summary(command: ClickCommand) -> str:
 
 def _warn_of_unknown_variables(root: ClickCommand, command: Command) -> None:
     """Warn about mistyped variables. All commands are imported for one that isn't of `command`."""
-    given = {name for name in os.environ if name.startswith(_PREFIX)} - _OTHER_VARIABLES
+    given = {name for name, value in os.environ.items() if value and name.startswith(_PREFIX)}
+    given = {name for name in given - _OTHER_VARIABLES if not name.startswith(_OF_A_SERVICE)}
     unknown = given - set(map(environment_variable, [*root.params, *command.params]))
     if not unknown:
         return

@@ -105,7 +105,7 @@ def drop(
 ) -> None:
     """Drop a replication slot, and release the WAL that it retains.
 
-    Asks first on a terminal; a script is not asked.
+    Asks first if standard input and standard error are terminals; a script gives --yes.
     """
     from pgcdc_cli.replication.connection import ReplicationConnection
 
@@ -116,7 +116,8 @@ def drop(
     try:
         with hints(in_the_way), ReplicationConnection(conninfo) as connection:
             slot = _slot_seen_by(connection, name)
-            if slot is not None and not yes and sys.stdin.isatty() and sys.stderr.isatty():
+            droppable = slot is not None and (wait or slot.active_pid is None)
+            if droppable and not yes and sys.stdin.isatty() and sys.stderr.isatty():
                 _ask(f'Drop slot "{name}" and the changes that are still to be read from it?')
             if wait and slot is not None and slot.active_pid is not None:
                 say(f'slot "{name}" is active for PID {slot.active_pid}: waiting for its end')
@@ -306,6 +307,10 @@ def alter(
     if failover is None and two_phase is None:
         raise usage_error("nothing to change: give --failover or --two-phase, or their --no- forms")
     slot = _find(conninfo, name)
+    if slot.lost:
+        raise PgcdcError(
+            ErrorKind.SLOT_INVALIDATED, f'could not alter slot "{name}": invalidated ({slot.lost})'
+        )
     if slot.active_pid is not None:
         # The server would wait until the slot is inactive, however long that takes.
         raise PgcdcError(

@@ -38,8 +38,11 @@ from pgcdc_cli.types.to_arrow import arrow_type
 _ROWS = 1024
 """Rows that are converted to changes at once."""
 
-_REST = 1 << 16
-"""Bytes read at once after the end of the stream: the footer."""
+_REST, _LARGEST_FOOTER = 1 << 16, 16 << 20
+"""Bytes read at once after the end of the stream, and of its footer."""
+
+_END = b"ARROW1"
+"""What an Arrow file ends with (Arrow's manual, "IPC File Format")."""
 
 _JSONL = JsonlFormat()
 _ROW_OPERATIONS: tuple[Operation, ...] = ("I", "U", "D", "R")
@@ -69,7 +72,8 @@ def read_arrow(file: StoredFile, content: io.BufferedReader) -> Iterator[ArrowRo
     directory's schema file or, without one, from the stream's own schema.
     """
     with _refusing_damage(file.path):
-        if content.peek(len(MAGIC))[: len(MAGIC)] == MAGIC:
+        has_footer = content.peek(len(MAGIC))[: len(MAGIC)] == MAGIC
+        if has_footer:
             content.read(len(MAGIC))
         with pa.ipc.open_stream(content) as reader:
             table = _table(file.path, reader.schema)
@@ -78,8 +82,21 @@ def read_arrow(file: StoredFile, content: io.BufferedReader) -> Iterator[ArrowRo
                 batch.validate(full=True)
                 for start in range(0, batch.num_rows, _ROWS):
                     yield from ArrowRows(file.path, table, batch.slice(start, _ROWS))
+        _check_end(content, has_footer=has_footer)
         while content.read(_REST):
             pass  # the promised size and checksum are compared at the end of the file
+
+
+def _check_end(content: io.BufferedReader, *, has_footer: bool) -> None:
+    """Raise ValueError if more follows than an Arrow file's footer, which ends with its size and the magic.
+
+    An unfinished file has no footer, or not all of it.
+    """
+    rest = content.read(_LARGEST_FOOTER)
+    end = rest.find(_END)
+    size = int.from_bytes(rest[end - 4 : end], "little")
+    if rest and (not has_footer or (end >= 4 and size == end - 4 and end + len(_END) < len(rest))):
+        raise ValueError("another stream, or something else, follows: show one file at a time")
 
 
 @contextmanager

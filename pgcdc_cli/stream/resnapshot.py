@@ -66,7 +66,7 @@ QUIET = 10.0
 _AT = SnapshotPosition(first_table=False, last_table=False, begins=False, ends=False, incremental=True)
 
 _NO_TABLE = (
-    "publish it first: ALTER PUBLICATION ... ADD TABLE; see what is published with: pgcdc publication show"
+    "publish it first: ALTER PUBLICATION ... ADD TABLE; pgcdc publication show NAME says what is published"
 )
 _NO_KEY = (
     "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another directory or file:"

@@ -25,7 +25,7 @@ from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 log = logging.getLogger("pgcdc")
 
 _THERE = "write to another directory or file: the data there is as of another moment"
-_NONE_PUBLISHED = "see what is published with: pgcdc publication show; a pattern is schema.table"
+_NONE_PUBLISHED = "see what is published with: pgcdc publication show NAME; a pattern is schema.table"
 _NO_TABLE = "a pattern is schema.table; views, foreign and temporary tables are not read"
 
 

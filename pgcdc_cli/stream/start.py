@@ -32,7 +32,7 @@ _OLDER_SERVER = (
 )
 _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
-_NO_TABLE = "see what is published with: pgcdc publication show; a new table must be published first"
+_NO_TABLE = "see what is published with: pgcdc publication show NAME; a new table must be published first"
 _LOST_WITH_SLOT = "the changes since then are lost with it: --create-slot --accept-gap continues without them"
 # Without a checkpoint the next run can't notice a gap.
 _LOST_UNCHECKED = "changes in between are lost: start it again to continue without them"

@@ -186,8 +186,16 @@ def test_a_malformed_connection_string_is_named_without_quoting_it(refused):
 
 
 def test_a_mistyped_variable_is_a_warning(pgcdc):
-    """One of another command's option is not; and recvlogical, which takes none, doesn't look at them."""
+    """One of another command's option, an empty one, and one of a service in Kubernetes are not.
+
+    And recvlogical, which takes none, doesn't look at them.
+    """
     variables = {"PGCDC_FROMAT": "arrow", "PGCDC_ROTATE_SIZE": "1MB", "PGCDC_COMPLETION_SECONDS": "1"}
+    variables |= {
+        "PGCDC_DBNAM": "",
+        "PGCDC_SERVICE_HOST": "10.0.0.1",
+        "PGCDC_PORT_80_TCP": "tcp://10.0.0.1:80",
+    }
     warning = (
         "pgcdc: warning: environment variable PGCDC_FROMAT is of no option, and has no effect;"
         " did you mean PGCDC_FORMAT?\n"

@@ -51,6 +51,17 @@ def test_standard_input_is_shown_as_a_file_on_its_own(stream, tmp_path, options)
     assert piped.stdout == subprocess.run([*show, file], stdout=subprocess.PIPE, check=True).stdout
 
 
+@pytest.mark.parametrize("more", ["file", "bytes"])
+def test_what_follows_an_arrow_file_is_not_left_out_in_silence(stream, pgcdc, tmp_path, more):
+    stream("-D", "d", "--format", "arrow")
+    (file,) = (tmp_path / "d" / "public.items").iterdir()
+    data = file.read_bytes()
+    (tmp_path / "two.arrow").write_bytes(data + (data if more == "file" else bytes(500)))
+    ran = pgcdc("show", "two.arrow")
+    assert ran.status == 8
+    assert "another stream, or something else, follows: show one file at a time" in ran.err
+
+
 def test_numbers_of_thousands_of_digits_come_again(shop, stream, pgcdc):
     long = "9" * 5000
     shop.execute("INSERT INTO orders (id, price, doc) VALUES (60, %s, %s)", (long, f"[{long}]"))

@@ -171,6 +171,16 @@ def test_drop_asks_on_a_terminal(database, name):
     assert not exists(database, name)
 
 
+def test_drop_asks_nothing_about_a_slot_that_is_in_use(database, name):
+    database.execute("CREATE PUBLICATION p")
+    database.create_slot(name)
+    reader = start_reading(database, name)
+    status, shown = at_terminal("slot", "drop", name, "-d", database.uri, answer=b"y\n")
+    reader.close()
+    assert status == 5
+    assert "[y/N]" not in shown
+
+
 @pytest.mark.parametrize("words", [["--yes"], []])
 def test_drop_asks_nobody_who_said_yes_or_would_not_see_the_question(database, name, words):
     database.create_slot(name)

@@ -1,6 +1,7 @@
 """`pgcdc status`: what it prints of a directory, its slot, and its warehouse."""
 
 import json
+import os
 
 import psycopg
 import pytest
@@ -157,6 +158,22 @@ def test_a_file_says_how_far_it_is(shop, pgcdc, tmp_path):
     assert lines["read by"].strip() == "nobody"
 
 
+def test_a_file_that_lacks_what_was_durable_is_an_error(shop, pgcdc, tmp_path):
+    """One that is missing was moved, perhaps a moment ago: its stream goes on."""
+    slot, out = shop.copy_slot(shop.slot), tmp_path / "changes.jsonl"
+    given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-f", "changes.jsonl", "--endpos", "now")
+    assert pgcdc("stream", *given).status == 0
+    whole = out.stat().st_size
+    os.truncate(out, 100)
+    ran = pgcdc("status", "changes.jsonl")
+    assert ran.status == 10
+    assert ran.err.startswith(
+        f'pgcdc: error: could not continue from "changes.jsonl": it has 100 bytes, {whole} were'
+    )
+    out.rename(tmp_path / "changes.1")
+    assert pgcdc("status", "changes.jsonl").status == 0
+
+
 def test_a_file_of_somebody_else_is_refused(refused, tmp_path):
     (tmp_path / "changes.jsonl").write_text("")
     refused(
@@ -218,9 +235,11 @@ def test_a_slot_that_is_invalidated_is_an_error_behind_the_rest(own_server, pgcd
     assert "\ninvalidated   wal_removed\n" in ran.out
     assert ran.err == (
         'pgcdc: error: could not continue with slot "s": invalidated (wal_removed)\n'
-        "hint: its changes are lost: drop it, create it again and take a new snapshot\n"
+        "hint: its changes are lost: drop it, and start over, with a snapshot, in another directory or file\n"
     )
     assert "\ninvalidated    wal_removed\n" in pgcdc("slot", "show", "s", "-d", server.uri()).out
+    altered = pgcdc("slot", "alter", "s", "--failover", "-d", server.uri())
+    assert (altered.status, altered.err) == (6, ran.err.replace("continue with", "alter"))
 
 
 def test_a_slot_beyond_the_checkpoint_is_a_gap(changes, shop, pgcdc):

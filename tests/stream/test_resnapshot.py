@@ -454,8 +454,8 @@ def test_a_table_that_is_published_later(database18, tmp_path):
     slot, out = database18.create_slot(), tmp_path / "out"
     late = ("--resnapshot", "public.late")
     hint = (
-        "publish it first: ALTER PUBLICATION ... ADD TABLE; see what is published with: "
-        "pgcdc publication show"
+        "publish it first: ALTER PUBLICATION ... ADD TABLE;"
+        " pgcdc publication show NAME says what is published"
     )
     message = 'find a table to read again: nothing in the publications matches "public.late"'
     refused(stream(database18.uri, slot, "-D", str(out), *late, *NOW), 2, message, hint)

@@ -242,7 +242,11 @@ def test_a_run_that_is_ended_leaves_no_rows_and_the_next_begins_anew(shop18, pro
             'find a table to read: nothing matches "public.none"',
             "a pattern is schema.table; views, foreign and temporary tables are not read",
         ),
-        ("--publication empty", "find a table to read", "see what is published with: pgcdc publication show"),
+        (
+            "--publication empty",
+            "find a table to read",
+            "see what is published with: pgcdc publication show NAME",
+        ),
         (
             "--table public.t --columns a,nope",
             'find column "nope" in table "public.t"',

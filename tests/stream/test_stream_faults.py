@@ -323,7 +323,7 @@ def test_an_invalidated_slot(own_server, tmp_path, version):
     assert run.returncode == 6
     assert run.stderr == (
         'pgcdc: error: could not stream slot "s": invalidated (wal_removed)\n'
-        "hint: its changes are lost: drop it, create it again and take a new snapshot\n"
+        "hint: its changes are lost: drop it, and start over, with a snapshot, in another directory or file\n"
     )
 
 
