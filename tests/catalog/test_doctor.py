@@ -398,6 +398,18 @@ def test_a_slot_near_the_limit_beyond_it_and_lost(own_database):
         assert finding.message == f'slot "{slot}" is invalidated (wal_removed): its changes are lost'
 
 
+@pytest.mark.parametrize("flags", [(False, False), (True, False), (False, True), (True, True)])
+def test_a_lost_slot_is_recreated_with_its_flags(own_database, flags):
+    database, slot = own_database(max_slot_wal_keep_size="8MB"), new_slot_name()
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, %s, %s)"
+    database.execute(create, (slot, *flags))
+    write_log(database, 24)
+    database.execute("CHECKPOINT")
+    mend(database, "slot-lost")
+    kept = "SELECT two_phase, failover FROM pg_replication_slots WHERE slot_name = %s"
+    assert database.execute(kept, (slot,)).fetchone() == flags
+
+
 def test_transactions_that_were_spilled(database):
     publish(database, f"CREATE TABLE t ({KEY}, a text)")
     slot = database.create_slot()

@@ -65,13 +65,12 @@ def slot_lost(setup: Setup) -> Iterator[Finding]:
         drop = f"SELECT pg_drop_replication_slot({literal(name)});"
         if _is_lost(slot):
             reason = slot.invalidation_reason or "wal_removed"
-            create = f"SELECT pg_create_logical_replication_slot({literal(name)}, {literal(slot.plugin)});"
             yield Finding(
                 "slot-lost",
                 "error",
                 f'slot "{name}" is invalidated ({reason}): its changes are lost',
                 name,
-                (drop, create) if slot.plugin else (drop,),
+                (drop, _create_again(slot)) if slot.plugin else (drop,),
                 "take a new snapshot of the tables: what was lost doesn't come back",
             )
         elif slot.wal_status == "unreserved":
@@ -85,6 +84,15 @@ def slot_lost(setup: Setup) -> Iterator[Finding]:
                 (set_system("max_slot_wal_keep_size", f"{limit}MB"), RELOAD),
                 "and read it now",
             )
+
+
+def _create_again(slot: Slot) -> str:
+    arguments = [literal(slot.name), literal(slot.plugin)]
+    if slot.two_phase:
+        arguments.append("twophase => true")
+    if slot.failover:
+        arguments.append("failover => true")
+    return f"SELECT pg_create_logical_replication_slot({', '.join(arguments)});"
 
 
 def slot_retained(setup: Setup) -> Iterator[Finding]:
