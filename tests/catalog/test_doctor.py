@@ -220,6 +220,29 @@ def test_updates_that_would_fail_on_the_source(database, check, columns, identit
     update_fails_until_mended(database, check, columns, identity, objects)
 
 
+@pytest.mark.parametrize(
+    ("list_of", "publish", "remedy"),
+    [
+        ("t", "update", "BEGIN;"),
+        ("t_1", "delete", "BEGIN;"),
+        ("t", "insert", 'ALTER TABLE "public"."t_1" REPLICA IDENTITY FULL;'),
+    ],
+)
+def test_a_row_filter_of_a_table_that_another_publication_has_a_column_list_for(
+    database, list_of, publish, remedy
+):
+    database.execute(f"CREATE TABLE t ({KEY}, c text) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE t_1 PARTITION OF t DEFAULT")
+    via_root = "publish_via_partition_root = true"
+    database.execute(f"CREATE PUBLICATION p FOR TABLE t WHERE (c = 'x') WITH ({via_root})")
+    database.execute(
+        f"CREATE PUBLICATION q FOR TABLE {list_of} (id) WITH (publish = '{publish}', {via_root})"
+    )
+    database.execute("INSERT INTO t VALUES (1, 'x')")
+    assert mend(database, "row-filter", "p").statements[0] == remedy
+    database.execute("UPDATE t SET c = 'y'")
+
+
 GENERATED = "GENERATED ALWAYS AS (a + 1)"
 ALL, STORED = "FOR ALL TABLES", "FOR TABLE t WITH (publish_generated_columns = stored)"
 

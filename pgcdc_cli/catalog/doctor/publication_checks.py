@@ -61,7 +61,11 @@ SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident =
              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
                    AND a.attname <> ALL (p.attnames)
                    AND current_setting('server_version_num')::int >= 180000),
-       EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated = 'v')
+       EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated = 'v'),
+       EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication o ON o.oid = r.prpubid
+               WHERE r.prattrs IS NOT NULL AND (o.pubupdate OR o.pubdelete)
+                     AND (r.prrelid = c.oid
+                          OR o.pubviaroot AND r.prrelid IN (SELECT pg_partition_ancestors(c.oid))))
 FROM published p
 JOIN pg_class rc ON rc.oid = p.root JOIN pg_namespace rn ON rn.oid = rc.relnamespace
 CROSS JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(p.root) WHERE isleaf
@@ -112,7 +116,8 @@ class PublishedRelation:
     are `deferrable_key`. `usable_index` is a unique index over NOT NULL columns, which could be one.
     `columns` are the published columns; `has_list`: a column list chooses them. `filtered_by` are the columns
     of the row filter. `unpublished` are generated columns that the server refuses in a replica identity;
-    those of a table with `has_virtual` can't all be published.
+    those of a table with `has_virtual` can't all be published. `refuses_full`: some publication of updates or
+    deletes, even one that isn't looked at, has a column list for it, which the server refuses with FULL.
     """
 
     publication: str
@@ -130,6 +135,7 @@ class PublishedRelation:
     may_select: bool
     unpublished: tuple[str, ...]
     has_virtual: bool
+    refuses_full: bool
 
 
 def read_relations(session: Session, publications: Sequence[int]) -> list[PublishedRelation]:
@@ -284,9 +290,9 @@ def _publish_again(relation: PublishedRelation, more: list[str]) -> tuple[str, .
 
 
 def _without_filter(relation: PublishedRelation) -> tuple[str, ...]:
-    if not relation.has_list and not relation.unpublished:
+    if not relation.refuses_full and not relation.unpublished:
         return (f"ALTER TABLE {quoted(*relation.table)} REPLICA IDENTITY FULL;",)
-    # With FULL, the column list would be refused, and so would generated columns.
+    # With FULL, a column list would be refused, and so would generated columns.
     return _in_place(relation, f" ({', '.join(map(quoted, relation.columns))})" if relation.has_list else "")
 
 
