@@ -4,7 +4,7 @@ import json as json_text
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.catalog.doctor import Finding, Level
 
 _LEVELS: "tuple[Level, ...]" = ("error", "warning", "ok")
+_REPEATED = "the statements above fix this, too"
 _COLOURS = {"error": "\x1b[1;31m", "warning": "\x1b[33m", "ok": "\x1b[32m"}
 
 
@@ -70,12 +71,25 @@ def doctor(
             return
         findings = catalog.diagnose(slot, publication or [])
     findings.sort(key=lambda finding: _LEVELS.index(finding.level))
+    shown = list(_without_repeats(findings))
     if json:
-        content = {"format_version": 1, "findings": [asdict(finding) for finding in findings]}
+        content = {"format_version": 1, "findings": [asdict(finding) for finding in shown]}
         write(json_text.dumps(content))
     else:
-        _print(findings)
+        _print(shown)
     _judge(findings)
+
+
+def _without_repeats(findings: "Sequence[Finding]") -> "Iterator[Finding]":
+    """Leave out a finding's statements if earlier findings have all of them: some work only once.
+
+    A part of them stays as it is: BEGIN and COMMIT, or the reload after a changed setting, are needed again.
+    """
+    seen: set[str] = set()
+    for finding in findings:
+        repeated = finding.statements and seen.issuperset(finding.statements)
+        seen.update(finding.statements)
+        yield replace(finding, statements=(), advice=finding.advice or _REPEATED) if repeated else finding
 
 
 def _print(findings: "Sequence[Finding]") -> None:

@@ -57,6 +57,27 @@ def test_json_has_all_findings_and_the_same_status(shop, pgcdc):
     assert {one["level"] for one in content["findings"]} == {"error", "warning", "ok"}
 
 
+GENERATED = "a int, g int GENERATED ALWAYS AS (a + 1), s int GENERATED ALWAYS AS (a + 2) STORED"
+
+
+@pytest.mark.parametrize("key", ["", "PRIMARY KEY DEFERRABLE"])
+def test_all_statements_run_one_after_the_other(database18, pgcdc, key):
+    """An error and a warning of one table have the same remedy: it is there once."""
+    database18.execute(f"CREATE TABLE t (id int {key}, {GENERATED})")
+    database18.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    database18.execute("CREATE PUBLICATION p FOR TABLE t; CREATE PUBLICATION q FOR TABLE t")
+    ran = pgcdc("doctor", "-d", database18.uri)
+    lines = [line.strip() for line in ran.out.splitlines()]
+    warning = next(n for n, line in enumerate(lines) if line.startswith('warning  table "public.t" has no'))
+    assert lines[warning + 1] == "(the statements above fix this, too)"
+    printed = [line for line in lines if line.endswith(";")]
+    found = json.loads(pgcdc("doctor", "-d", database18.uri, "--json").out)["findings"]
+    assert printed == [statement for one in found for statement in one["statements"]]
+    for statement in printed:
+        database18.execute(statement)
+    assert pgcdc("doctor", "-d", database18.uri).status == 0
+
+
 def test_a_slot_of_a_similar_name_is_proposed(shop, pgcdc):
     name = shop.create_slot()
     ran = pgcdc("doctor", "-d", shop.uri, "-S", name + "s")
