@@ -118,4 +118,17 @@ def _judge(findings: "Sequence[Finding]") -> None:
         for level in _LEVELS[:2]
         if counts[level]
     )
-    raise PgcdcError(ErrorKind.UNFIT, f"could not find everything in order: {found}")
+    raise PgcdcError(ErrorKind.UNFIT, f"could not find everything in order: {found}", hint=_hint(findings))
+
+
+def _hint(findings: "Sequence[Finding]") -> str | None:
+    """Say what to do about errors that no statement fixes; None for the usual hint."""
+    by_statements = [bool(finding.statements) for finding in findings if finding.level == "error"]
+    if all(by_statements):
+        return None
+    if not any(by_statements):
+        return "no statement fixes this: follow the advice under each error, then run pgcdc doctor again"
+    return (
+        "run the statements under the errors, follow the advice under those that no statement fixes, then run"
+        " pgcdc doctor again"
+    )

@@ -34,6 +34,22 @@ def test_an_error_has_its_statement_and_the_exit_status_15(shop, pgcdc):
     )
 
 
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("PRIMARY KEY", "no statement fixes this: follow the advice under each error, then run"),
+        ("", "run the statements under the errors, follow the advice under those that no statement fixes,"),
+    ],
+)
+def test_the_hint_says_that_errors_have_no_statements(database, pgcdc, key, hint):
+    database.execute(f"CREATE TABLE t (id int {key})")
+    database.execute("CREATE PUBLICATION shop_pub FOR TABLE t")
+    ran = pgcdc("doctor", "-d", database.uri, "--publication", "shop_pup", "--publication", "shop_pub")
+    assert ran.status == 15
+    assert ran.out.startswith('error    publication "shop_pup" does not exist\n         (did you mean')
+    assert ran.err.splitlines()[-1].startswith(f"hint: {hint}")
+
+
 def test_nothing_wrong_is_success(shop, pgcdc):
     shop.execute("ALTER TABLE orders ADD PRIMARY KEY (id)")
     ran = pgcdc("doctor", "-d", shop.uri, "--publication", "p")
