@@ -14,10 +14,10 @@ from .options import CHANGELOG, MERGE, parse_lsn
 from .schema_evolution import (
     ANEW,
     as_called,
+    find_converted,
     find_goal,
     identify,
     with_later_columns,
-    with_other_keys,
     with_other_values,
 )
 from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
@@ -360,7 +360,7 @@ def known_columns(work: TableRange, done: int) -> tuple[KnownColumn, ...]:
     past = replace(work, files=had)
     found = identify(past.history, known, [column.name for column in known])
     types = {column.name: column.source for column in past.version.columns}
-    converted = found.converted.union(with_other_values(list(map(as_called, found.versions)), found.types))
+    converted, _ = find_converted(list(map(as_called, found.versions)), found.types, found.converted)
     return tuple(
         KnownColumn(name, number, types.get(name), name in converted)
         for name, number in found.positions.items()
@@ -409,9 +409,9 @@ def _identified(
     goal = find_goal(history, have, stored, rescales=target.rescales, placed=found.positions)
     _check_known(work.version, found.doubtful)
     later = zip(found.versions, with_later_columns(history), strict=True)
-    _check_key_values(work.version, with_other_keys(history, found.types, found.converted))
-    converted = with_other_values(history, found.types)
-    retyped = dict.fromkeys([*goal.retyped, *converted])
+    converted, unfound = find_converted(history, found.types, found.converted)
+    _check_key_values(work.version, unfound)
+    retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
     return replace(
         work,
         planned=replace(goal, doubtful=found.doubtful, retyped=list(retyped)),

@@ -37,15 +37,14 @@ class Identified:
     def known_after(
         self, columns: Sequence[LakeColumn], converted: Collection[str]
     ) -> tuple[KnownColumn, ...]:
-        """Return what to record of the lake table's columns, of which some were `converted` in this range."""
+        """Return what to record of the lake table's columns, of which some were `converted`."""
         types = {
             **self.types,
             **{column.name: column.source for column in columns if column.source is not None},
         }
-        old = self.converted.union(converted)
         names = [column.name for column in columns]
         return tuple(
-            KnownColumn(name, self.positions.get(name), types.get(name), name in old) for name in names
+            KnownColumn(name, self.positions.get(name), types.get(name), name in converted) for name in names
         )
 
 
@@ -290,14 +289,15 @@ _NUMBERS = ("smallint", "int", "bigint", "float", "double", "decimal")
 """Spark types whose values are compared as numbers, however the source writes them."""
 
 
-def with_other_keys(
+def find_converted(
     versions: Sequence[TableVersion], before: Mapping[str, str], known: Iterable[str]
-) -> list[str]:
-    """List the columns of keys whose values the source converted, so that earlier rows have other ones.
+) -> tuple[set[str], list[str]]:
+    """Find the columns of which earlier rows have other values, as keys, than the source has now.
 
-    `before` are the types before these versions, `known` the columns that were converted even before.
+    The second list has those of them that are, or became, part of a key. `before` are the types before these
+    versions, `known` the columns that were converted even before.
     """
-    types, converted, found = dict(before), set(known), dict[str, None]()
+    types, converted, keys = dict(before), set(known), dict[str, None]()
     for version in versions:
         for column in version.columns:
             assert column.source is not None
@@ -305,8 +305,8 @@ def with_other_keys(
             if not compared and not keeps_keys(types.get(column.name, column.source), column.source):
                 converted.add(column.name)
             types[column.name] = column.source
-        found |= dict.fromkeys(column.name for column in version.key_columns if column.name in converted)
-    return list(found)
+        keys |= dict.fromkeys(column.name for column in version.key_columns if column.name in converted)
+    return converted, list(keys)
 
 
 def _names(versions: Sequence[TableVersion], have: Mapping[str, str]) -> list[str]:
