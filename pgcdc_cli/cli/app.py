@@ -113,6 +113,9 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
         flush()
     except KeyboardInterrupt:
         status = INTERRUPTED
+        # `python -m` would end with SIGINT if the last code that was made of a text was interrupted, as a
+        # dataclass may be during an import.
+        exec("")  # noqa: S102 - it does nothing
     except BrokenPipeError:
         _forget_output()
         status = READER_GONE

@@ -27,3 +27,23 @@ def test_one_that_comes_while_python_imports_ends_it_without_a_traceback(number)
     line = [sys.executable, "-c", STARTING, str(int(number)), "--version"]
     run = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (-number, "", "")
+
+
+IMPORTING = """
+import sys
+from pgcdc_cli.cli import app, root_command
+
+number = int(sys.argv.pop(1))
+made = "import os; os.kill(os.getpid(), number); list(range(10 ** 7))"
+root_command.run_command = lambda *_: exec(made, globals())
+app.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_that_interrupts_code_made_of_a_text_gives_the_same_status(number, tmp_path):
+    """Dataclasses have such code while they are imported."""
+    (tmp_path / "importing.py").write_text(IMPORTING)
+    line = [sys.executable, "-m", "importing", str(int(number)), "slot", "list"]
+    run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
