@@ -318,10 +318,9 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
         elsewhere = slot.database not in {None, database}
         hint = f"with -d {slot.database} it can be read" if elsewhere else _OTHER_SLOT
         raise PgcdcError(ErrorKind.USAGE, f'could not stream slot "{name}": {problem}', hint=hint)
-    if slot.invalidation_reason or slot.wal_status == "lost":
-        reason = slot.invalidation_reason or "wal_removed"
+    if slot.lost:
         raise PgcdcError(
-            ErrorKind.SLOT_INVALIDATED, f'could not stream slot "{name}": invalidated ({reason})'
+            ErrorKind.SLOT_INVALIDATED, f'could not stream slot "{name}": invalidated ({slot.lost})'
         )
     if slot.synced:
         message = f'could not stream slot "{name}": this standby is synchronizing it from the primary'

@@ -107,6 +107,15 @@ def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
     assert lines(path) == expected(TXS[3:])
 
 
+def check_moved_after_two(path, moved):
+    """Go on, and check that the first two transactions are in the moved file, and the others here."""
+    sink = make_sink(path)
+    sink.open()
+    go_on(sink, feed(), TXS, TXS[1].end_lsn)
+    assert lines(moved) == expected(TXS[:2])
+    assert lines(path) == expected(TXS[2:])
+
+
 def test_hup_after_a_move_counts_although_the_run_ends_before_another_edge(tmp_path):
     path, moved = tmp_path / "out", tmp_path / "out.1"
     sink = started(path)
@@ -115,11 +124,7 @@ def test_hup_after_a_move_counts_although_the_run_ends_before_another_edge(tmp_p
     sink.write(feed().part(TXS[2], 0, 1))
     sink.reopen()
     sink.close()
-    sink = make_sink(path)
-    sink.open()
-    go_on(sink, feed(), TXS, TXS[1].end_lsn)
-    assert lines(moved) == expected(TXS[:2])
-    assert lines(path) == expected(TXS[2:])
+    check_moved_after_two(path, moved)
 
 
 def test_hup_after_a_move_counts_although_the_run_ends_before_it_starts(tmp_path):
@@ -132,11 +137,7 @@ def test_hup_after_a_move_counts_although_the_run_ends_before_it_starts(tmp_path
     path.rename(moved)
     sink.reopen()
     sink.close()
-    sink = make_sink(path)
-    sink.open()
-    go_on(sink, feed(), TXS, TXS[1].end_lsn)
-    assert lines(moved) == expected(TXS[:2])
-    assert lines(path) == expected(TXS[2:])
+    check_moved_after_two(path, moved)
 
 
 @pytest.mark.parametrize("ends", [False, True])

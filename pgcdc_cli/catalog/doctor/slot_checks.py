@@ -47,7 +47,7 @@ def slot_kind(setup: Setup) -> Iterator[Finding]:
     elif slot.synced:
         problem = "is a copy that this standby keeps of the primary's"
         advice = "stream it from the primary, or after the standby's promotion"
-    elif _is_lost(slot):
+    elif slot.lost:
         return
     else:
         use = "not in use" if slot.active_pid is None else f"in use by process {slot.active_pid}"
@@ -63,12 +63,11 @@ def slot_lost(setup: Setup) -> Iterator[Finding]:
     for slot in _looked_at(setup):
         name = slot.name
         drop = f"SELECT pg_drop_replication_slot({literal(name)});"
-        if _is_lost(slot):
-            reason = slot.invalidation_reason or "wal_removed"
+        if slot.lost:
             yield Finding(
                 "slot-lost",
                 "error",
-                f'slot "{name}" is invalidated ({reason}): its changes are lost',
+                f'slot "{name}" is invalidated ({slot.lost}): its changes are lost',
                 name,
                 (drop, _create_again(slot)) if slot.plugin else (drop,),
                 "take a new snapshot of the tables: what was lost doesn't come back",
@@ -196,11 +195,7 @@ def _looked_at(setup: Setup) -> list[Slot]:
 
 def _all_alive(setup: Setup) -> list[Slot]:
     """All slots of the server that still retain WAL: they share its disk."""
-    return [slot for slot in setup.slots if not _is_lost(slot)]
-
-
-def _is_lost(slot: Slot) -> bool:
-    return bool(slot.invalidation_reason) or slot.wal_status == "lost"
+    return [slot for slot in setup.slots if not slot.lost]
 
 
 def _size(size: int) -> str:

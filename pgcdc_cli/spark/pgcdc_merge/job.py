@@ -194,7 +194,7 @@ class _MergeRun:
             return table_ranges(segments, versions, control.progress(mode), self._lake)
 
         found = [Task(work, mode) for work in works(mode)]
-        keyless = {task.work.table for task in found if mode == MERGE and _never_had_a_key(task.work)}
+        keyless = {task.work.table for task in found if mode == MERGE and task.work.never_had_a_key}
         for table in filter(self._options.selects, sorted(keyless)):
             self._summary.warn_of_keyless(table)
         found = [task for task in found if task.work.table not in keyless]
@@ -272,7 +272,7 @@ class _MergeRun:
             keyless=task.keyless,
             oid=task.work.version.oid,
             former=remembered([*former_rows(task.work.row, opened.work.held), *gone], task.work.oid),
-            keyed_by=_keyed_by(task),
+            keyed_by=task.work.keyed_by,
             columns=opened.work.columns,
         )
         # Without waiting files: an earlier run merged them, but did not write the control table.
@@ -468,19 +468,6 @@ def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
     """Rename columns, and leave out those without a name."""
     pairs = ((name, names.get(name, name)) for name in rows.columns)
     return rows.select(*(F.col(quoted(old)).alias(new) for old, new in pairs if new is not None))
-
-
-def _never_had_a_key(work: TableRange) -> bool:
-    return work.version.key is None and (work.row is None or work.row.version is None)
-
-
-def _keyed_by(task: Task) -> tuple[str, ...]:
-    """Return the key to record; a changelog that has rows from before there was a key keeps none."""
-    work = task.work
-    before = work.row is not None and work.row.oid == work.version.oid and work.row.keyed_by == ()
-    if task.mode == CHANGELOG and (before or work.had_no_key):
-        return ()
-    return tuple(column.name for column in work.version.key_columns)
 
 
 def _open_lake(options: MergeOptions, files: HadoopFiles, warehouse: str) -> Lake:

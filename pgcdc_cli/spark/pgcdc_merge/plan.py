@@ -189,7 +189,8 @@ def _completed(
     losses = [file for segment in segments for file in segment.losses if file.segment > one.merged]
     before = tuple(
         replace(
-            _completed(other, (), segments), forgotten=other.forgotten or _lacks_segments(other, segments[0])
+            _completed(other, (), segments),
+            forgotten=other.forgotten or _first_missing(other, segments[0]) is not None,
         )
         for other in gone
     )
@@ -235,9 +236,10 @@ class _TableLocations:
         return self._lake.location(schema, name, self._control.mode, mark)
 
 
-def _lacks_segments(work: TableRange, first: FinishedSegment) -> bool:
-    """Whether segments with changes of a table may be gone before they were merged."""
-    return work.followed is not None and first.number > work.followed + 1
+def _first_missing(work: TableRange, first: FinishedSegment) -> int | None:
+    """Return the first segment that is gone, and may have had changes of a table; None if there is none."""
+    followed = work.followed
+    return None if followed is None or first.number <= followed + 1 else followed + 1
 
 
 def check_followed(work: TableRange, first: FinishedSegment) -> None:
@@ -248,9 +250,10 @@ def check_followed(work: TableRange, first: FinishedSegment) -> None:
             f" {first.number - 1}, which have them, are not here",
             f"restore them, with their lines in the manifest, from a copy, or {ANEW}",
         )
-    if _lacks_segments(work, first):
+    lacking = _first_missing(work, first)
+    if lacking is not None:
         raise MergeError(
-            f'could not merge "{work.table}": segments {(work.followed or 0) + 1} to {first.number - 1} are'
+            f'could not merge "{work.table}": segments {lacking} to {first.number - 1} are'
             " neither here nor merged into it",
             f"restore them, with their lines in the manifest, from a copy, or {ANEW}",
         )

@@ -8,7 +8,7 @@ isn't known, it counts as dropped and added. A type may become wider. Any other 
 the column and the schema file.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -276,13 +276,17 @@ def _later(version: TableVersion, following: Sequence[TableVersion]) -> dict[str
 
 def with_other_values(versions: Sequence[TableVersion], before: Mapping[str, str]) -> list[str]:
     """List the columns whose values the source converted to a new type; `before` are the earlier types."""
-    types, found = dict(before), dict[str, None]()
-    for column in (column for version in versions for column in version.columns):
+    types = dict(before)
+    changes = (change for version in versions for change in _with_types(version, types))
+    return list(dict.fromkeys(column.name for column, old, new in changes if not keeps_values(old, new)))
+
+
+def _with_types(version: TableVersion, types: dict[str, str]) -> Iterator[tuple[LakeColumn, str, str]]:
+    """Yield a version's columns, each with its type before and now; `types` are changed to those."""
+    for column in version.columns:
         assert column.source is not None
-        if not keeps_values(types.get(column.name, column.source), column.source):
-            found[column.name] = None
+        yield column, types.get(column.name, column.source), column.source
         types[column.name] = column.source
-    return list(found)
 
 
 _NUMBERS = ("smallint", "int", "bigint", "float", "double", "decimal")
@@ -299,12 +303,10 @@ def find_converted(
     """
     types, converted, keys = dict(before), set(known), dict[str, None]()
     for version in versions:
-        for column in version.columns:
-            assert column.source is not None
+        for column, old, new in _with_types(version, types):
             compared = column.lake.startswith(_NUMBERS) and not column.late
-            if not compared and not keeps_keys(types.get(column.name, column.source), column.source):
+            if not compared and not keeps_keys(old, new):
                 converted.add(column.name)
-            types[column.name] = column.source
         keys |= dict.fromkeys(column.name for column in version.key_columns if column.name in converted)
     return converted, list(keys)
 

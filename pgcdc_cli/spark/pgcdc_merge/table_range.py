@@ -190,9 +190,19 @@ class TableRange:
         return replace(self, files=[file for file in self.files if file.segment > done])
 
     @property
-    def had_no_key(self) -> bool:
-        """Whether some of its changes are from before the table had a key, or from after it lost it."""
-        return any(one.key is None and one.oid == self.version.oid for one in self.versions.values())
+    def never_had_a_key(self) -> bool:
+        """Whether the table has no key, and no rows that were matched by one."""
+        return self.version.key is None and (self.row is None or self.row.version is None)
+
+    @property
+    def keyed_by(self) -> tuple[str, ...]:
+        """The key to record; a changelog that has rows from before there was a key keeps none."""
+        oid, row = self.version.oid, self.row
+        keyless = any(one.key is None and one.oid == oid for one in self.versions.values())
+        was_keyless = row is not None and row.oid == oid and row.keyed_by == ()
+        if self.oid == NOBODY and (keyless or was_keyless):
+            return ()
+        return tuple(column.name for column in self.version.key_columns)
 
     @property
     def may_be_put_aside(self) -> bool:
