@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +32,9 @@ _NO_PLUGIN = (
     "check the plugin's name, or install it on the server; pgoutput is always there, and with it"
     " pgcdc stream --format wal2json needs no plugin"
 )
+
+_CANCEL = 5.0
+"""Seconds that a server has to cancel a command."""
 
 QUIET = 10.0
 """Seconds to wait for the creation of a slot before a warning says what the server waits for."""
@@ -226,17 +229,20 @@ class ReplicationConnection:
             raise
         return row[0], Lsn.parse(row[1])
 
-    def export_snapshot(self, name: str, *, lock_timeout: str = "0") -> tuple[Lsn, str]:
+    def export_snapshot(self, name: str) -> tuple[Lsn, str]:
         """Create a temporary slot, and export a snapshot as of its consistent point; return both.
 
-        The snapshot can be imported until this connection runs another command. `lock_timeout` is the
-        server's setting; it limits the wait for each transaction that must end before the slot is consistent.
+        The snapshot can be imported until this connection runs another command.
         """
-        self._execute(f"SET lock_timeout = '{lock_timeout}'", "export a snapshot")
         command = commands.create_slot(name, "pgoutput", [], temporary=True, export=True)
         with self._waiting():
             row = self._row(command, "export a snapshot", _CREATE)
         return Lsn.parse(row[1]), row[2]
+
+    def cancel(self) -> None:
+        """End a command that runs in another thread."""
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=_CANCEL)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager, suppress
 from queue import Full, Queue
 from typing import NamedTuple, TypeVar
@@ -54,8 +55,8 @@ _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that is not in use:
 _AT_ONCE = "1ms"
 """The smallest `lock_timeout` of the server that isn't 0, which would be no limit."""
 
-_BRIEFLY = "2s"
-"""How long tables may be locked, while others wait for them, before there is a snapshot."""
+_TURN = 0.2
+"""Seconds for which others wait for a lock of ours while there is no snapshot yet."""
 
 # The snapshot is taken before the position is read, so everything that it sees committed before that.
 _SOURCE = """
@@ -205,20 +206,21 @@ class SlotSnapshot:
     def _export(self, lock: Sequence[tuple[str, str]]) -> tuple[Lsn, str]:
         """Create the temporary slot, with the tables locked if that is possible.
 
-        Slot creation waits for all transactions that have written. One of them may wait for our lock, which
-        is a deadlock that the server can't detect: hence the time limits.
+        Slot creation waits for all transactions that have an ID, and whoever waits to rewrite a table has one
+        (`LogAccessExclusiveLockPrepare` in storage/ipc/standby.c). Waiting for our lock would be a deadlock
+        that the server can't detect. So we release it now and then, and get it back before others that come
+        later: then the slot is created, without having waited for those.
         """
-        if lock:
-            self.session.limit_lock_waits(_BRIEFLY)
-            if self.session.lock(lock):
-                try:
-                    return self._exporting.export_snapshot(self._slot, lock_timeout=_BRIEFLY)
-                except PgcdcError as error:
-                    if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                        raise
-            self.session.end()
-            self.session.begin()
-        return self._exporting.export_snapshot(self._slot)
+        with ThreadPoolExecutor(1) as background:
+            locked = bool(lock) and self.session.lock(lock)
+            export = background.submit(self._exporting.export_snapshot, self._slot)
+            try:
+                while locked and not wait([export], _TURN).done:
+                    locked = self.session.lock(lock)
+                return export.result()
+            finally:
+                if not export.done():
+                    self._exporting.cancel()
 
     @property
     def in_recovery(self) -> bool:

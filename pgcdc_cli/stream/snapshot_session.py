@@ -19,6 +19,12 @@ from pgcdc_cli.types.pg_type import PgType
 
 Columns = tuple[pa.BinaryArray, ...]
 
+_BEGIN = sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+_END = sql.SQL("COMMIT")
+
+_BRIEFLY = "2s"
+"""How long to wait for tables that are to be locked before there is a snapshot."""
+
 
 class SnapshotSession:
     """A transaction that sees `snapshot`, exported by another one under this name, or a snapshot of its own.
@@ -37,9 +43,12 @@ class SnapshotSession:
 
     def begin(self, snapshot: str | None = None) -> None:
         """Begin a transaction after the last one has ended; without `snapshot` its first query takes one."""
-        self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        self._run(_BEGIN)
         if snapshot is not None:
             self.see(snapshot)
+        self._set()
+
+    def _set(self) -> None:
         # Rows come in the table's order, wherever a concurrent scan of it may be.
         self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
         # The server raises an error instead of leaving out rows.
@@ -50,22 +59,30 @@ class SnapshotSession:
         self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
 
     def lock(self, tables: Sequence[tuple[str, str]]) -> bool:
-        """Lock tables against ALTER and TRUNCATE, before a snapshot is taken; false if that fails."""
+        """Lock tables against ALTER and TRUNCATE, in a new transaction, and before it takes a snapshot.
+
+        Locks of the last transaction are released at the same time, so that whoever waits for one is served
+        first, and nobody who comes later is. False if it fails: then nothing is locked.
+        """
         names = sql.SQL(", ").join(sql.Identifier(*name) for name in tables)
+        # LOCK TABLE takes no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
+        lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names)
         try:
-            # LOCK TABLE takes no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
-            self._run(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+            self._run(sql.SQL("; ").join([_END, _BEGIN, _limit(_BRIEFLY), lock]))
         except PgcdcError:
+            self.end()
+            self.begin()
             return False
+        self._set()
         return True
 
     def limit_lock_waits(self, timeout: str) -> None:
         """Set `lock_timeout` for this transaction."""
-        self._run(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(timeout)))
+        self._run(_limit(timeout))
 
     def end(self) -> None:
         """End the transaction; `begin` may start another."""
-        self._run(sql.SQL("COMMIT"))
+        self._run(_END)
 
     def close(self) -> None:
         """End the transaction, and close the connection."""
@@ -153,3 +170,7 @@ class SnapshotSession:
 
 def _read(width: int, rows: memoryview) -> tuple[int, Columns]:
     return len(rows), copy_columns(rows, width)
+
+
+def _limit(lock_timeout: str) -> sql.Composed:
+    return sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(lock_timeout))

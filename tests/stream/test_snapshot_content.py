@@ -3,6 +3,7 @@
 import json
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from stream_runs import NOW, refused, stream
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.stream.snapshot_rows import SlotSnapshot, Snapshot
-from pgcdc_cli.stream.snapshot_session import SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import WantedRows, find_tables
 from pgcdc_cli.types.binary.arrow_values import can_read
 from pgcdc_cli.types.pg_type import TYPES, builtin
@@ -367,24 +367,48 @@ def test_a_table_that_is_rewritten_all_the_time_is_locked_before_there_is_a_snap
         assert rows_seen(exported) == 3
 
 
-def test_whoever_waits_for_that_lock_is_let_go_where_the_slot_waits_for_him(rewritten, monkeypatch):
-    """Slot creation waits until a transaction ends, which waits for our lock."""
-    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
-    with psycopg.connect(rewritten.uri) as changer:
-        changer.execute("INSERT INTO other VALUES (1)")
-        truncate = threading.Thread(target=lambda: (changer.execute("TRUNCATE t"), changer.commit()))
-        lock = SnapshotSession.lock
+def test_a_table_that_is_truncated_without_a_pause_is_locked_between_two_times(rewritten):
+    """One session always waits for our lock, and slot creation for that session: it is let go in between."""
+    ended = threading.Event()
 
-        def lock_first(*arguments) -> bool:
-            found = lock(*arguments)
-            truncate.start()
-            wait_until(lambda: rewritten.execute(waiting).fetchone() == (1,))
-            return found
+    def truncate() -> None:
+        with psycopg.connect(rewritten.uri, autocommit=True) as other:
+            while not ended.is_set():
+                other.execute("TRUNCATE t; INSERT INTO t SELECT generate_series(1, 3)")
 
-        monkeypatch.setattr(SnapshotSession, "lock", lock_first)
-        with closing(SlotSnapshot(rewritten.uri, lock=[("public", "t")])) as exported:
-            truncate.join()
-            assert rows_seen(exported) == 1
+    truncating = threading.Thread(target=truncate)
+    truncating.start()
+    try:
+        for _ in range(5):
+            with closing(SlotSnapshot(rewritten.uri, lock=[("public", "t")])) as exported:
+                assert rows_seen(exported) == 3
+    finally:
+        ended.set()
+        truncating.join()
+
+
+def test_who_waits_for_our_lock_waits_only_briefly_if_the_slot_waits_for_long(rewritten):
+    """Slot creation waits for a transaction that never asked for the table."""
+    with psycopg.connect(rewritten.uri) as busy, psycopg.connect(rewritten.uri, autocommit=True) as changer:
+        busy.execute("INSERT INTO other VALUES (1)")
+        with ThreadPoolExecutor(1) as background:
+            export = background.submit(SlotSnapshot, rewritten.uri, lock=[("public", "t")])
+            wait_until(lambda: rewritten.execute(WALSENDER_WAITS, [rewritten.name]).fetchone() == (1,))
+            for _ in range(8):
+                changer.execute("TRUNCATE t; INSERT INTO t VALUES (1)")
+            assert not export.done()
+            busy.commit()
+            with closing(export.result()) as exported:
+                rewritten.execute("SET lock_timeout = '100ms'")
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    rewritten.execute("TRUNCATE t")
+                assert rows_seen(exported) == 2
+
+
+WALSENDER_WAITS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = %s AND backend_type = 'walsender' AND wait_event_type = 'Lock'
+"""
 
 
 @pytest.mark.parametrize("name", ["gone", "secret"])
