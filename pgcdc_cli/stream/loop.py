@@ -71,6 +71,7 @@ class SliceWriter:
             else:
                 # The rest of the transaction may take long.
                 self._report(self.totals)
+            self.last_data = time.monotonic()
 
     def reopen_if_asked(self) -> None:
         """Hand a HUP on to the sink, which reopens its file at the next edge, or when it is closed."""
@@ -190,9 +191,14 @@ class StreamLoop:
             self._sink.flush()
 
     def _do_what_is_due(self, encoder: FrameEncoder) -> None:
-        """Do what an interval or a signal demands: a heartbeat, a new file, fsync and checkpoint."""
+        """Do what an interval or a signal demands: a heartbeat, a new file, fsync and checkpoint.
+
+        None of that is data, nor is it idleness: nothing can come meanwhile.
+        """
+        last_data, began = self._writer.last_data, time.monotonic()
         self._writer.reopen_if_asked()
         heartbeat = None if encoder.in_transaction else self._heartbeats.due(self._sink.edge.lsn)
         if heartbeat is not None:
             self._writer.write([heartbeat])
         self._sink.tick()
+        self._writer.last_data = last_data + time.monotonic() - began

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,22 @@ def test_each_segment_is_handed_over_once_it_is_finished(source, run, handed, tm
     last = handed()[-1]["files"][0]["path"]
     insert(source, 10, 10)
     assert run(f'test -s "$PGCDC_DIRECTORY/{last}" && {APPEND}').returncode == 0
+
+
+def test_a_run_is_not_idle_while_a_command_runs(source, tmp_path):
+    """What comes meanwhile is still read."""
+    out, go = tmp_path / "out", tmp_path / "go"
+    command = f"touch {tmp_path}/runs; until test -e {go}; do sleep 0.1; done"
+    limits = ("--rotate-interval", "500ms", "--idle-timeout", "2s")
+    line = stream_command(source.uri, source.create_slot(), "-D", out, "--on-segment", command, *limits)
+    insert(source, 1, 1)
+    with subprocess.Popen(line) as process:
+        wait_until((tmp_path / "runs").exists)
+        insert(source, 2, 2)
+        time.sleep(3)
+        go.touch()
+    assert process.returncode == 0
+    assert in_directory(out) == [1, 2]
 
 
 def test_a_command_that_fails_stops_the_run_and_gets_the_segment_again(source, run, handed, tmp_path):

@@ -10,7 +10,7 @@ import time
 import psycopg
 import pytest
 from processes import peak_memory, stream_command, wait_until
-from segments import contents
+from segments import contents, manifest
 from stream_runs import NOW, SMALL, in_directory, insert, numbers, position, stream
 
 
@@ -68,6 +68,13 @@ def test_time_is_up(source, tmp_path):
     run = stream(source.uri, slot, *out, "--max-time", "1s", "--endpos", "FF/0")
     assert run.returncode == 12
     assert run.stderr.startswith("pgcdc: error: could not reach the end position FF/0: time is up at ")
+
+
+def test_heartbeats_do_not_prolong_an_idle_run(source, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "out"
+    beating = ["--format", "debezium", "-c", "topic.prefix=t", "-c", "heartbeat.interval.ms=100"]
+    assert stream(source.uri, slot, "-D", str(out), *beating, "--idle-timeout", "1s").returncode == 0
+    assert any("heartbeat" in file["path"] for line in manifest(out) for file in line["files"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
