@@ -42,6 +42,9 @@ def _expression(part: str) -> str:
     )
 
 
+PATTERN_HINT = "a pattern is schema.table, with names that have capitals in double quotes: 'public.\"Users\"'"
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which tables and columns to include: by default all of them.

@@ -296,7 +296,8 @@ _QUERIES = {
     "schemas": "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'",
     "slots": "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'logical' AND NOT temporary",
     "tables": (
-        "SELECT nspname || '.' || relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace"
+        "SELECT quote_ident(nspname) || '.' || quote_ident(relname)"
+        " FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace"
         " WHERE relkind IN ('r', 'p') AND nspname !~ '^pg_' AND nspname <> 'information_schema'"
     ),
 }

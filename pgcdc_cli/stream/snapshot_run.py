@@ -9,6 +9,7 @@ from functools import partial
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
+from pgcdc_cli.changes.selection import PATTERN_HINT
 from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.lsn import Lsn
@@ -25,8 +26,8 @@ from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 log = logging.getLogger("pgcdc")
 
 _THERE = "write to another directory or file: the data there is as of another moment"
-_NONE_PUBLISHED = "see what is published with: pgcdc publication show NAME; a pattern is schema.table"
-_NO_TABLE = "a pattern is schema.table; views, foreign and temporary tables are not read"
+_NONE_PUBLISHED = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
+_NO_TABLE = f"{PATTERN_HINT}; views, foreign and temporary tables are not read"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Self
 import psycopg
 
 from pgcdc_cli.catalog import Catalog, Slot
-from pgcdc_cli.changes.selection import Selection
+from pgcdc_cli.changes.selection import PATTERN_HINT, Selection
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
 from pgcdc_cli.lsn import Lsn
@@ -32,7 +32,7 @@ _OLDER_SERVER = (
 )
 _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
-_NO_TABLE = "see what is published with: pgcdc publication show NAME; a new table must be published first"
+_NO_TABLE = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
 _LOST_WITH_SLOT = "the changes since then are lost with it: --create-slot --accept-gap continues without them"
 # Without a checkpoint the next run can't notice a gap.
 _LOST_UNCHECKED = "changes in between are lost: start it again to continue without them"

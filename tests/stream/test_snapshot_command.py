@@ -240,7 +240,7 @@ def test_a_run_that_is_ended_leaves_no_rows_and_the_next_begins_anew(shop18, pro
         (
             "--table public.none",
             'find a table to read: nothing matches "public.none"',
-            "a pattern is schema.table; views, foreign and temporary tables are not read",
+            "a pattern is schema.table, with names that have capitals in double quotes: 'public.\"Users\"'",
         ),
         (
             "--publication empty",
