@@ -46,9 +46,9 @@ class SnapshotSession:
         self._run(_BEGIN)
         if snapshot is not None:
             self.see(snapshot)
-        self._set()
+        self._configure()
 
-    def _set(self) -> None:
+    def _configure(self) -> None:
         # Rows come in the table's order, wherever a concurrent scan of it may be.
         self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
         # The server raises an error instead of leaving out rows.
@@ -73,7 +73,7 @@ class SnapshotSession:
             self.end()
             self.begin()
             return False
-        self._set()
+        self._configure()
         return True
 
     def limit_lock_waits(self, timeout: str) -> None:

@@ -243,6 +243,21 @@ def test_a_row_filter_of_a_table_that_another_publication_has_a_column_list_for(
     database.execute("UPDATE t SET c = 'y'")
 
 
+@pytest.mark.parametrize("publication", ["p", "q"])
+def test_no_replica_identity_where_a_column_list_refuses_full(database, publication):
+    """The list stays as it is, but for the key, whether it is this publication's or another one's."""
+    database.execute("CREATE TABLE t (id int, secret text)")
+    for name in ("p", "q"):
+        columns = "(id)" if name == publication else ""
+        database.execute(f"CREATE PUBLICATION {name} FOR TABLE t {columns}")
+    database.execute("INSERT INTO t VALUES (1, 'x')")
+    mend(database, "replica-identity", "p")
+    mend(database, "column-list", publication)
+    database.execute("UPDATE t SET id = 2")
+    published = "SELECT attnames FROM pg_publication_tables WHERE pubname = %s"
+    assert sorted(database.execute(published, [publication]).fetchone()[0]) == ["id", "pgcdc_key"]
+
+
 GENERATED = "GENERATED ALWAYS AS (a + 1)"
 ALL, STORED = "FOR ALL TABLES", "FOR TABLE t WITH (publish_generated_columns = stored)"
 

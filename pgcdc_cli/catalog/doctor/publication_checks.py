@@ -269,8 +269,9 @@ def _finding(check: str, relation: PublishedRelation, problem: str, statements: 
 
 
 def _identity(relation: PublishedRelation) -> tuple[str, ...]:
-    """Write the statements that set a replica identity: a key if there is one, else all columns."""
-    if relation.has_primary_key or relation.usable_index is not None or relation.unpublished:
+    """Write the statements that set a replica identity: all columns, or a key if there is one or must be."""
+    is_refused = relation.unpublished or relation.refuses_full
+    if relation.has_primary_key or relation.usable_index is not None or is_refused:
         return _key(relation)
     return (f"ALTER TABLE {quoted(*relation.table)} REPLICA IDENTITY FULL;",)
 
