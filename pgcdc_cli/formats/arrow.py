@@ -271,6 +271,8 @@ def _record_batch(schema: pa.Schema, columns: Mapping[str, ArrowArray], rows: in
 
 def _struct(kind: pa.DataType, columns: Mapping[str, ArrowArray], rows: int) -> ArrowArray:
     fields: list[ArrowField] = list(cast("Any", kind))
+    if not fields:
+        return cast("ArrowArray", pa.repeat(cast("Any", pa.scalar({}, kind)), rows))
     arrays = cast("Any", _filled(fields, columns, rows))
     return cast("ArrowArray", pa.StructArray.from_arrays(arrays, fields=fields))
 

@@ -14,6 +14,7 @@ from segments import as_stream, finished
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
+    FullImage,
     MessageChange,
     Slice,
     TransactionBoundary,
@@ -73,6 +74,11 @@ def test_an_old_image_is_a_struct_and_a_deletes_row_is_null():
     (found,) = rows(ArrowFormat(), Slice(None, (change(PRICES, "D", [0], old=key),)))
     assert found["_old"] == {"id": 7, "price": None, "day": None, "tags": None}
     assert [found[name] for name in ("id", "price", "day", "tags")] == [None] * 4
+
+
+def test_the_old_row_of_a_table_without_columns_is_an_empty_struct():
+    part = Slice(None, (change(table({}, None), "D", [0, 1], old=FullImage((), ())),))
+    assert [row["_old"] for row in rows(ArrowFormat(), part)] == [{}, {}]
 
 
 def test_unchanged_columns_are_named():
