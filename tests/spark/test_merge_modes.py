@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from merge_directories import FORMATS, Directory, merge_into, merged_rows, table_path
-from merge_histories import INT4, History, pg_type, random_history, table_schema
+from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table, table_path
+from merge_histories import INT4, TEXT, History, pg_type, random_history, table_schema
 from merge_notes import COLUMNS, ONE, TWO, delete, insert
 from merge_oracle import Change, Row, fold
 from pyspark.sql import SparkSession
@@ -163,6 +163,27 @@ def test_a_table_without_a_key_gets_a_changelog(
     ]
     assert len(merge_into(spark, directory, warehouse, mode="both")["warnings"]) == 1
     assert len(logged(spark, warehouse, KEYLESS)) == 3
+
+
+@pytest.mark.parametrize(("lake", "encoding"), [("delta", "jsonl"), ("iceberg", "arrow")])
+def test_a_table_without_columns_gets_a_changelog_too(
+    spark: SparkSession, tmp_path: Path, warehouse: Path, lake: str, encoding: str
+) -> None:
+    """Old rows are in it from the first column on."""
+    bare, wide = (
+        table_schema("bare", columns, None, ReplicaIdentity.FULL) for columns in ({}, {"a": pg_type(TEXT)})
+    )
+    directory = Directory(tmp_path / "in", FORMATS[encoding])
+    for number in (0, 10):
+        directory.segment([(bare, [Change("I", 10 + number, 0, {}), Change("D", 11 + number, 0, old={})])])
+        assert merge_into(spark, directory, warehouse, format=lake)["error"] is None
+    directory.segment([(wide, [Change("U", 30, 0, {"a": "x"}, {"a": None}, old_full=True)])])
+    assert merge_into(spark, directory, warehouse, format=lake)["error"] is None
+    rows = read_table(spark, warehouse, wide, lake, "changelog").orderBy("_pgcdc_lsn").collect()
+    assert [(row["_pgcdc_op"], row["_pgcdc_unchanged"], row["a"], row["_pgcdc_old"]) for row in rows] == [
+        *[(op, [], None, None) for op in "IDID"],
+        ("U", [], "x", (None,)),
+    ]
 
 
 def test_a_changelog_is_every_change_once(spark: SparkSession, directory: Directory, warehouse: Path) -> None:

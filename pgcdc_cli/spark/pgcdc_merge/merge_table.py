@@ -12,7 +12,7 @@ A merge reads, folds, checks and commits. A changelog has every change, with one
 | _pgcdc_segment | bigint | the last segment of the range that it came with |
 | _pgcdc_unchanged | array of string | columns whose value was not sent (unchanged TOAST): they are NULL |
 | the table's columns | | the new row; for a delete the old one, as far as it was sent |
-| _pgcdc_old | struct | the old row, as far as it was sent; NULL if it wasn't |
+| _pgcdc_old | struct | the old row, as far as it was sent; NULL if it wasn't; not there without columns |
 """
 
 from collections.abc import Mapping, Sequence
@@ -433,11 +433,20 @@ def append_changes(
         path: with_all_columns(version, may_be_unsent=True) for path, version in work.versions.items()
     }
     check_losses(session, directory, work.losses, work.version)
-    target.alter(work.goal.added, work.goal.widened, OLD)
+    _alter_changelog(target, work.goal)
     goal = with_all_columns(work.goal.version, may_be_unsent=True)
     rows = read_rows(session, directory, work.files, versions, goal)
     commit = target.append(_changes(typed_for_changelog(session, rows, goal), goal, mark.segment), mark)
     return MergedRange(commit)
+
+
+def _alter_changelog(target: LakeTable, goal: Goal) -> None:
+    """Add and widen columns, also in the old rows, for which there is no column before the first of these."""
+    if not goal.added or OLD in dict(target.columns()):
+        target.alter(goal.added, goal.widened, OLD)
+        return
+    members = ", ".join(f"{quoted(name)}: {kind}" for name, kind in goal.added)
+    target.alter([*goal.added, (OLD, f"struct<{members}>")], ())
 
 
 def _changes(rows: DataFrame, version: TableVersion, segment: int) -> DataFrame:
@@ -458,7 +467,8 @@ def _changes(rows: DataFrame, version: TableVersion, segment: int) -> DataFrame:
         F.col("xid").alias("_pgcdc_xid"),
         F.col("lsn").alias("_pgcdc_change_lsn"),
         F.lit(segment).cast("bigint").alias("_pgcdc_segment"),
-        F.array_compact(F.array(*names)).alias("_pgcdc_unchanged"),
+        F.array_compact(F.array(*names).cast("array<string>")).alias("_pgcdc_unchanged"),
         *values,
-        F.when(F.col("has_old"), F.struct(*olds)).alias(OLD),
+        # No table format stores a struct without fields.
+        *([F.when(F.col("has_old"), F.struct(*olds)).alias(OLD)] if olds else []),
     )
