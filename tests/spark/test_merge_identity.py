@@ -325,9 +325,9 @@ def test_removed_files_stop_only_the_table_that_needs_them_again(
         (directory.path / file["path"]).unlink()
     directory.segment([(replace(ONE, name="away"), [insert(30, 3)]), (TWO, [insert(30, 4)])])
     summary = merge_into(spark, directory, warehouse)
-    assert {one["table"]: one["problem"] for one in summary["tables"] if one["problem"]}.keys() == {
-        "public.away"
-    }
+    assert [one["table"] for one in summary["tables"] if one["problem"]] == ["public.away"]
+    assert summary["error"]["message"].endswith('"public.one/000001-000000000000000A-1.jsonl" is missing')
+    assert summary["error"]["hint"].startswith("restore it from a copy, or merge into a new warehouse")
     assert sorted(merged_rows(spark, warehouse, TWO)) == [("4",)]
 
 

@@ -211,7 +211,7 @@ class _MergeRun:
             check_followed(task.work, first)
             if task.work.forgotten:
                 # Its files may have been removed, though their lines are still in the manifest.
-                verify(self._files, self._input, task.work.files)
+                verify(self._files, self._input, task.work.files, f"restore it from a copy, or {ANEW}")
             if task.mode == MERGE:
                 check_keyed(task.work, control.rows)
             if self._options.recreated == STOP:

@@ -34,7 +34,7 @@ LOSSES = "_losses"
 _OTHERS = frozenset({"_messages", "_transaction", "_heartbeat"})
 """Manifest entries that belong to no table."""
 
-_RESTORE = "restore the directory from a copy; nothing was merged"
+_RESTORE = "restore the directory from a copy"
 _FORMATS = ("jsonl", "arrow", "debezium")
 _READERS = 8
 
@@ -374,14 +374,14 @@ def with_all_columns(version: TableVersion, *, may_be_unsent: bool) -> TableVers
     return replace(version, columns=columns)
 
 
-def verify(files: HadoopFiles, directory: str, wanted: Sequence[ChangeFile]) -> None:
+def verify(files: HadoopFiles, directory: str, wanted: Sequence[ChangeFile], remedy: str = _RESTORE) -> None:
     """Compare files with the manifest: existence, size, checksum. Raises MergeError for one that differs."""
     with ThreadPoolExecutor(_READERS) as pool:
         for file, fault in zip(
             wanted, pool.map(lambda file: _fault(files, directory, file), wanted), strict=True
         ):
             if fault is not None:
-                raise MergeError(f'could not merge segment {file.segment}: "{file.path}" {fault}', _RESTORE)
+                raise MergeError(f'could not merge segment {file.segment}: "{file.path}" {fault}', remedy)
 
 
 def _fault(files: HadoopFiles, directory: str, file: ChangeFile) -> str | None:
