@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, read_table
-from merge_histories import INT4, TEXT, numeric, pg_type, table_schema
+from merge_histories import INT4, NUMERIC, TEXT, numeric, pg_type, table_schema
 from merge_oracle import Change, Row, delete, insert, update
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
+from pgcdc_cli.spark.pgcdc_merge.column_types import keeps_values
 from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.types.pg_type import PgType
 
@@ -239,6 +240,41 @@ SAME = {
 """The same where a value is found again."""
 
 
+MOOD, OTHER = (PgType(oid, -1, "mood", "enum") for oid in (16390, 16400))
+
+DECIMALS = {
+    "scaled": (numeric(40, 1), numeric(40, 2), ("1.5", "1.50"), True),
+    "longer": (numeric(9, 1), numeric(40, 2), ("1.5", "1.50"), True),
+    "rounded": (numeric(40, 2), numeric(40, 1), ("1.25", "1.3"), False),
+    "limited": (pg_type(NUMERIC), numeric(40, 1), ("1.25", "1.3"), False),
+    "renamed": (MOOD, replace(MOOD, name="feeling"), ("glad", "glad"), True),
+    "another": (MOOD, replace(OTHER, name="feeling"), ("glad", "glad"), False),
+}
+"""The same with --decimal, and for enums; and whether a value is found again."""
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_key_of_equal_values_is_found_whatever_its_type_is_called(
+    spark: SparkSession, directory: Directory, warehouse: Path, runs: int
+) -> None:
+    tables = [
+        (table_schema(name, {"id": old}, ("id",)), table_schema(name, {"id": new}, ("id",)), values, found)
+        for name, (old, new, values, found) in DECIMALS.items()
+    ]
+    directory.segment([(before, [insert(10, id=values[0])]) for before, _, values, _ in tables])
+    if runs == 2:
+        assert merge_into(spark, directory, warehouse, decimal="38,9")["error"] is None
+    directory.segment([(after, [delete(20, id=values[1])]) for _, after, values, _ in tables])
+    summary = merge_into(spark, directory, warehouse, decimal="38,9")
+    problems = {one["table"]: one["problem"] for one in summary["tables"]}
+    assert {table.display: problems[table.display] is None for _, table, _, _ in tables} == {
+        table.display: found for _, table, _, found in tables
+    }
+    for table in (after for _, after, _, found in tables if found):
+        assert read_table(spark, warehouse, table).isEmpty()
+    assert not any("public.renamed" in warning for warning in summary["warnings"])
+
+
 @pytest.mark.parametrize("runs", [1, 2])
 def test_a_key_that_got_a_type_with_other_values_stops_its_table(
     spark: SparkSession, directory: Directory, warehouse: Path, runs: int
@@ -257,6 +293,11 @@ def test_a_key_that_got_a_type_with_other_values_stops_its_table(
     for name in SAME:
         assert found[f"public.{name}"] is None
         assert read_table(spark, warehouse, after[name]).isEmpty()
+
+
+def test_a_type_whose_oid_an_earlier_pgcdc_did_not_record_is_known_by_its_name() -> None:
+    assert keeps_values("mood", "mood#16390")
+    assert not keeps_values("mood", "feeling#16390")
 
 
 @pytest.mark.parametrize(("first", "runs"), [("key", 1), ("type", 1), ("type", 3), ("written", 4)])

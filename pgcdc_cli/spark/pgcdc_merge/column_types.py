@@ -17,6 +17,7 @@ Values that ALTER TABLE converts at the source are not in the WAL, so rows witho
 had. It therefore matters which changes of a column's type leave the text of its values as it is.
 """
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,17 +35,24 @@ _TIMES, _FULL = frozenset({"time", "timetz", "timestamp", "timestamptz"}), "6"
 _SHOWN_OTHERWISE = frozenset({"bpchar", "inet"})
 """Types whose cast to text differs from their output: without trailing blanks, or with a netmask."""
 
+_SOURCE = re.compile(r"(.*?)(?:\((\d+)\))?(?:#(\d+))?", re.DOTALL)
+"""What `source_type` returns."""
+
 
 def source_type(pg_type: dict[str, Any]) -> str:
-    """Name the type of a schema file's column, with its modifier: `bpchar(8)`, `varchar[](14)`."""
+    """Name the type of a schema file's column, with its modifier: `bpchar(8)`, `varchar[](14)`.
+
+    A type that isn't built in can be renamed, so its OID is added: `mood#16390`.
+    """
     modifier = "" if pg_type["typmod"] < 0 else f"({pg_type['typmod']})"
-    return f"{pg_type['name']}{modifier}"
+    oid = f"#{pg_type['oid']}" if pg_type["oid"] > _LAST_BUILT_IN else ""
+    return f"{pg_type['name']}{modifier}{oid}"
 
 
 def keeps_values(old: str, new: str) -> bool:
     """Whether the text of every value stays the same when a type is changed to another without USING."""
-    (old_name, old_modifier), (new_name, new_modifier) = map(_parts, (old, new))
-    if old_name == new_name:
+    (old_name, old_modifier, old_oid), (new_name, new_modifier, new_oid) = map(_parts, (old, new))
+    if old_name == new_name or (old_oid is not None and old_oid == new_oid):
         if new_modifier is None or old_modifier is None:
             return new_modifier is None
         grows = old_name.removesuffix("[]") in _LONGER and int(new_modifier) > int(old_modifier)
@@ -57,14 +65,24 @@ def keeps_values(old: str, new: str) -> bool:
 
 def keeps_keys(old: str, new: str) -> bool:
     """Whether the same is true of a key: the server refuses values that a shorter varchar can't hold."""
-    name, _ = _parts(new)
+    name, _, _ = _parts(new)
     return keeps_values(old, name if name == "varchar" else new)
 
 
-def _parts(source: str) -> tuple[str, str | None]:
-    name, _, modifier = source.partition("(")
-    modifier = modifier.rstrip(")")
-    return name, None if not modifier or (name in _TIMES and modifier == _FULL) else modifier
+def keeps_numbers(old: str, new: str) -> bool:
+    """Whether numerics stay equal: the server rounds to a smaller scale only, and refuses excess digits."""
+    (old_name, before, _), (new_name, now, _) = map(_parts, (old, new))
+    if (old_name, new_name) != ("numeric", "numeric") or before is None or now is None:
+        return False
+    return _digits(int(now))[1] >= _digits(int(before))[1]
+
+
+def _parts(source: str) -> tuple[str, str | None, str | None]:
+    """Split a source type into name, modifier, and OID."""
+    found = _SOURCE.fullmatch(source)
+    assert found is not None
+    name, modifier, oid = found.groups()
+    return name, None if name in _TIMES and modifier == _FULL else modifier, oid
 
 
 _SIMPLE = {
@@ -197,11 +215,15 @@ def _is_splittable(element: dict[str, Any]) -> bool:
 
 
 def _decimal(typmod: int) -> str | None:
-    """Decode typmod: (precision << 16 | scale of 11 bits, signed) + 4 (`src/backend/utils/adt/numeric.c`)."""
     if typmod < 0:
         return None
-    precision, scale = (typmod - 4) >> 16, (((typmod - 4) & 0x7FF) ^ 1024) - 1024
+    precision, scale = _digits(typmod)
     return f"decimal({precision},{scale})" if 0 <= scale <= precision <= WIDEST_DECIMAL else None
+
+
+def _digits(typmod: int) -> tuple[int, int]:
+    """Decode typmod: (precision << 16 | scale of 11 bits, signed) + 4 (`src/backend/utils/adt/numeric.c`)."""
+    return (typmod - 4) >> 16, (((typmod - 4) & 0x7FF) ^ 1024) - 1024
 
 
 def from_text(text: Expression, spark: str, delimiter: str = ",") -> Expression:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from .column_types import DECIMAL, INFINITY, VARIANT, LakeColumn, keeps_keys, keeps_values
+from .column_types import DECIMAL, INFINITY, VARIANT, LakeColumn, keeps_keys, keeps_numbers, keeps_values
 from .control import KnownColumn
 from .merge_errors import MergeError
 from .segments import TableVersion
@@ -304,7 +304,8 @@ def find_converted(
     types, converted, keys = dict(before), set(known), dict[str, None]()
     for version in versions:
         for column, old, new in _with_types(version, types):
-            compared = column.lake.startswith(_NUMBERS) and not column.late
+            # A decimal of --decimal may stay the same when the server rounds.
+            compared = column.lake.startswith(_NUMBERS) and (not column.late or keeps_numbers(old, new))
             if not compared and not keeps_keys(old, new):
                 converted.add(column.name)
         keys |= dict.fromkeys(column.name for column in version.key_columns if column.name in converted)
