@@ -306,6 +306,23 @@ def test_a_part_of_a_tables_rows_is_not_put_aside_as_its_rows(
     assert not table_path(warehouse, third).exists()
 
 
+@pytest.mark.parametrize(("mode", "key"), [("both", ("id",)), ("merge", None)])
+def test_a_changelog_remembers_each_table_of_its_name_that_had_no_key(
+    spark: SparkSession, directory: Directory, warehouse: Path, mode: str, key: tuple[str] | None
+) -> None:
+    """One that has another name and a key by now isn't merged there from a part of its rows."""
+    old, new = (table_schema("one", COLUMNS, None, ReplicaIdentity.FULL, oid=oid) for oid in (77, 78))
+    away = table_schema("away", COLUMNS, ("id",), oid=77)
+    after = table_schema("one", COLUMNS, key, ReplicaIdentity.FULL, oid=79)
+    for number, table in enumerate((old, new, after)):
+        directory.segment([(table, [insert(10 + number, 1)])])
+        assert merge_into(spark, begun_at(directory, number + 1), warehouse, mode=mode)["error"] is None
+    directory.segment([(away, [insert(40, 2)]), (TWO, [insert(40, 3)])])
+    summary = merge_into(spark, begun_at(directory, 4), warehouse, mode=mode)
+    assert summary["error"]["message"].startswith('could not merge "public.away": it had no key before')
+    assert sorted(merged_rows(spark, warehouse, TWO)) == [("3",)]
+
+
 def begun_at(directory: Directory, first: int) -> Directory:
     """Remove the segments before `first`, as if they had been merged."""
     directory.lines = [line for line in directory.lines if line["segment"] >= first]

@@ -81,9 +81,10 @@ class ControlRow:
     """How far a table (or all tables) is merged, and what the last run that changed it did.
 
     `keyless` marks the changelog of a table that can't be merged since it has no key. `oid` is the OID of the
-    source table whose rows it has (None if an earlier pgcdc merged it); `former` are those whose rows it had.
-    `warning` says what its rows may lack. `keyed_by` is the key by which its rows were matched last (None if
-    an earlier pgcdc merged it), `columns` what is known of its columns.
+    source table whose rows it has (None if an earlier pgcdc merged it); `former` are those whose rows it had,
+    or of a changelog's, those with rows from before they had a key. `warning` says what its rows may lack.
+    `keyed_by` is the key by which its rows were matched last (None if an earlier pgcdc merged it), `columns`
+    what is known of its columns.
     """
 
     stream_id: str

@@ -271,7 +271,9 @@ class _MergeRun:
             version=opened.target.version,
             keyless=task.keyless,
             oid=task.work.version.oid,
-            former=remembered([*former_rows(task.work.row, opened.work.held), *gone], task.work.oid),
+            former=remembered(
+                [*former_rows(task.work.row, opened.work.held), *task.work.keyless, *gone], task.work.oid
+            ),
             keyed_by=task.work.keyed_by,
             columns=opened.work.columns,
         )

@@ -264,8 +264,7 @@ def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
 
     `rows` are the control table's.
     """
-    logged = [row for row in rows.values() if _logged_without_key(row) and row.oid in (None, work.oid)]
-    if work.base is None and any(row.oid == work.oid or row.table == work.table for row in logged):
+    if work.base is None and any(_logged_without_key(work, row) for row in rows.values()):
         raise MergeError(
             f'could not merge "{work.table}": it had no key before, and rows that it had then are only in its'
             f' changelog, see "{work.version.path}"',
@@ -278,9 +277,13 @@ def check_keyed(work: TableRange, rows: Mapping[TableMode, ControlRow]) -> None:
         )
 
 
-def _logged_without_key(row: ControlRow) -> bool:
-    """Whether a changelog has rows from before its table had a key."""
-    return row.keyless or (row.mode == CHANGELOG and row.keyed_by == ())
+def _logged_without_key(work: TableRange, row: ControlRow) -> bool:
+    """Whether a changelog has rows of a table from before it had a key."""
+    if row.mode == CHANGELOG and any(one.oid == work.oid for one in row.former):
+        return True
+    # Earlier versions of pgcdc recorded no OID.
+    same = row.oid == work.oid or (row.oid is None and row.table == work.table)
+    return same and (row.keyless or (row.mode == CHANGELOG and row.keyed_by == ()))
 
 
 def check_key(work: TableRange, before: DataFrame, *, soft_delete: bool) -> None:

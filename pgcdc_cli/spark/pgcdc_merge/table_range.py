@@ -195,12 +195,19 @@ class TableRange:
         return self.version.key is None and (self.row is None or self.row.version is None)
 
     @property
+    def keyless(self) -> list[Former]:
+        """The OIDs of which a changelog has rows from before they had a key."""
+        if self.oid != NOBODY:
+            return []
+        found = [one.oid for one in self.versions.values() if one.key is None]
+        if self.row is not None and self.row.oid is not None and self.row.keyed_by == ():
+            found.append(self.row.oid)
+        return [Former(oid, None, self.files[-1].segment) for oid in sorted(set(found))]
+
+    @property
     def keyed_by(self) -> tuple[str, ...]:
         """The key to record; a changelog that has rows from before there was a key keeps none."""
-        oid, row = self.version.oid, self.row
-        keyless = any(one.key is None and one.oid == oid for one in self.versions.values())
-        was_keyless = row is not None and row.oid == oid and row.keyed_by == ()
-        if self.oid == NOBODY and (keyless or was_keyless):
+        if any(one.oid == self.version.oid for one in self.keyless):
             return ()
         return tuple(column.name for column in self.version.key_columns)
 
