@@ -1,17 +1,19 @@
 """Options of a merge: how far, which tables, rows or history, and what is kept of deleted rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table, table_path
-from merge_histories import INT4, TEXT, History, pg_type, random_history, table_schema
+from merge_histories import INT4, INT8, TEXT, History, pg_type, random_history, table_schema
 from merge_notes import COLUMNS, ONE, TWO, delete, insert
 from merge_oracle import Change, Row, fold
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
+from pgcdc_cli.spark.pgcdc_merge.lake import alterations
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
 from pgcdc_cli.spark.pgcdc_merge.options import parse_lsn
 
@@ -231,6 +233,42 @@ def soft_fold(
             row = {name: before[name] if name in change.unchanged else v for name, v in change.new.items()}
             rows[tuple(row[name] for name in key)] = (row, False, lsn)
     return rows
+
+
+@pytest.mark.parametrize(("lake", "options"), [("delta", {"readers": "modern"}), ("iceberg", {})])
+def test_a_changelog_whose_columns_were_changed_in_part_goes_on(
+    spark: SparkSession,
+    directory: Directory,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lake: str,
+    options: dict[str, Any],
+) -> None:
+    """A run is stopped after each of the statements in turn: one table for each."""
+    stops = count()
+
+    def stopping(*arguments: Any) -> Iterator[str]:
+        yield from islice(alterations(*arguments), next(stops))
+        raise RuntimeError("stopped")
+
+    narrow, wide = {"n": pg_type(INT4)}, {"n": pg_type(INT8), "added": pg_type(TEXT)}
+    names = [f"t{number}" for number in range(5)]
+    old, new = (
+        [table_schema(name, columns, None, ReplicaIdentity.FULL) for name in names]
+        for columns in (narrow, wide)
+    )
+    directory.segment([(table, [Change("I", 10, 0, {"n": "1"})]) for table in old])
+    assert merge_into(spark, directory, warehouse, format=lake, **options)["error"] is None
+    row = {"n": "5000000000", "added": "x"}
+    directory.segment([(table, [Change("D", 20, 0, old=row, old_full=True)]) for table in new])
+    with monkeypatch.context() as patch:
+        patch.setattr(f"pgcdc_cli.spark.pgcdc_merge.{lake}.alterations", stopping)
+        stopped = merge_into(spark, directory, warehouse, format=lake, **options)
+    assert all("stopped" in table["problem"] for table in stopped["tables"])
+    assert merge_into(spark, directory, warehouse, format=lake, **options)["error"] is None
+    for table in new:
+        log = read_table(spark, warehouse, table, lake, "changelog").where("_pgcdc_op = 'D'")
+        assert [tuple(one["_pgcdc_old"]) for one in log.collect()] == [(5000000000, "x")]
 
 
 def test_a_changelog_goes_on_when_the_key_changes(

@@ -264,15 +264,19 @@ def plan_plainly(session: SparkSession) -> None:
 def alterations(
     table: str, properties: Mapping[str, str], added: NamedTypes, widened: NamedTypes, struct: str | None
 ) -> Iterator[str]:
-    """Yield the statements that set properties, and add and widen columns."""
+    """Yield the statements that set properties, and add and widen columns, and fields of `struct` with them.
+
+    A run that goes on after a killed one looks at the columns alone: so their fields come no later.
+    """
+    prefixes = [*([f"{quoted(struct)}."] if struct else []), ""]
     if properties:
         pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         yield f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})"
-    for prefix in ["", *([f"{quoted(struct)}."] if struct else [])]:
-        if added:
-            columns = ", ".join(f"{prefix}{quoted(name)} {spark}" for name, spark in added)
-            yield f"ALTER TABLE {table} ADD COLUMNS ({columns})"
-        for name, spark in widened:
+    if added:
+        columns = [f"{prefix}{quoted(name)} {spark}" for prefix in prefixes for name, spark in added]
+        yield f"ALTER TABLE {table} ADD COLUMNS ({', '.join(columns)})"
+    for name, spark in widened:
+        for prefix in prefixes:
             yield f"ALTER TABLE {table} ALTER COLUMN {prefix}{quoted(name)} TYPE {spark}"
 
 
