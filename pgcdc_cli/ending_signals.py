@@ -5,11 +5,38 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Handler: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
+
+
+class EarlyHangup:
+    """A SIGHUP that comes before the command is known, which may be one that reopens its file on it."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._before: Any = signal.SIG_DFL
+
+    def note(self) -> None:
+        """From now on, only note it."""
+        self._before = signal.signal(signal.SIGHUP, self._come)
+
+    def _come(self, _number: int, _frame: FrameType | None) -> None:
+        self.came = True
+
+    def end(self) -> None:
+        """Let it end the command, unless it is ignored. Raises KeyboardInterrupt if it came."""
+        if signal.getsignal(signal.SIGHUP) != self._come:
+            return
+        ignored = self._before is signal.SIG_IGN
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.default_int_handler)
+        if self.came and not ignored:
+            raise KeyboardInterrupt
+
+
+early_hangup = EarlyHangup()
 
 
 @contextmanager

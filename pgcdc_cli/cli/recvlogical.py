@@ -124,7 +124,7 @@ class RecvLogical(Foreign):
     statuses: ClassVar = {
         0: "Done: the end was reached, or a signal asked to stop.",
         FAILED: "Anything else; standard error says what.",
-        130: "Interrupted before a slot was made or dropped.",
+        130: "Interrupted before anything was done.",
         141: "The reader of standard output went away, as if ended by SIGPIPE.",
     }
 

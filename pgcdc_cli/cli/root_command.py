@@ -21,6 +21,7 @@ from pgcdc_cli.cli.command_tree import (
     new_app,
 )
 from pgcdc_cli.cli.printing import RECVLOGICAL, LogFormat, talk, version_line, versions_json, write
+from pgcdc_cli.ending_signals import early_hangup
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 _QUOTES = re.compile(r"(?<!\w)'([^']*)'(?!\w)")
@@ -38,6 +39,9 @@ COMMANDS = {
     "spark-submit": "Merge a directory into Delta or Iceberg tables.",
 }
 """The top-level help's line for each command, in the order in which a new user needs them."""
+
+_REOPENING = {"stream", "recvlogical"}
+"""Commands that reopen their file on SIGHUP."""
 
 app = new_app(
     summary="PostgreSQL's changes in files, as JSON lines or Arrow, exactly once.",
@@ -154,7 +158,9 @@ def root_command() -> ClickCommand:
 
 
 def _command(name: str) -> ClickCommand:
-    """Import a command, or a group of them."""
+    """Import a command, or a group of them. Raises KeyboardInterrupt if SIGHUP came and ends this one."""
+    if name not in _REOPENING:
+        early_hangup.end()
     alone = new_app()
     import_module(f"pgcdc_cli.cli.{name.replace('-', '_')}").register(alone)
     return typer.main.get_group(alone).commands[name]

@@ -34,7 +34,7 @@ from pgcdc_cli.cli.target import (
     subscription,
     with_connector,
 )
-from pgcdc_cli.ending_signals import replaced
+from pgcdc_cli.ending_signals import early_hangup, replaced
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -330,6 +330,7 @@ def handled(signals: "Signals") -> Iterator[None]:
         signals.hangup = True
 
     with replaced({signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: hangup}):
+        signals.hangup |= early_hangup.came
         yield
 
 

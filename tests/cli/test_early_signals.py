@@ -22,11 +22,38 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_that_comes_while_python_imports_ends_it_without_a_traceback(number):
     line = [sys.executable, "-c", STARTING, str(int(number)), "--version"]
     run = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (-number, "", "")
+
+
+def test_a_hangup_that_comes_early_ends_what_reopens_no_file():
+    line = [sys.executable, "-c", STARTING, str(int(signal.SIGHUP)), "slot", "list", "-d", "host=/nowhere"]
+    run = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+    unheeded = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *line]
+    run = subprocess.run(unheeded, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 3
+
+
+def test_a_hangup_that_comes_early_is_what_a_stream_begins_with(database18):
+    """It begins a new segment, or opens its file once more."""
+    database18.execute("CREATE TABLE t (id int); CREATE PUBLICATION pub FOR TABLE t")
+    slots = database18.create_slot(), database18.create_slot(plugin="pgoutput")
+    database18.execute("INSERT INTO t VALUES (1)")
+    starting = [sys.executable, "-c", STARTING, str(int(signal.SIGHUP))]
+    common = ["-d", database18.uri, "-f", "-", "-S"]
+    stream = [*starting, "stream", *common, slots[0], "--publication", "pub", "--endpos", "now"]
+    run = subprocess.run(stream, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr, run.stdout.count("\n")) == (0, "", 1)
+    now = database18.execute("SELECT pg_current_wal_lsn()").fetchone()[0]
+    options = ["-o", "proto_version=1", "-o", "publication_names=pub"]
+    raw = [*starting, "recvlogical", *common, slots[1], "--start", "--endpos", now, *options]
+    run = subprocess.run(raw, capture_output=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+    assert run.stdout.startswith(b"B")
 
 
 IMPORTING = """
@@ -40,7 +67,7 @@ app.main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_that_interrupts_code_made_of_a_text_gives_the_same_status(number, tmp_path):
     """Dataclasses have such code while they are imported."""
     (tmp_path / "importing.py").write_text(IMPORTING)
