@@ -55,7 +55,7 @@ _HINTS = {
     errno.EPERM: _CHECK_MODE,
     errno.ENOENT: _MISSING,
     errno.ENOTDIR: "a file is in the place of a folder: move it away, or write to another directory or file",
-    errno.EISDIR: "a folder is in the place of a file: move it away; to write into a folder takes -D, not -f",
+    errno.EISDIR: "a folder is in the place of a file: move it away, or name a file in it",
     errno.EEXIST: "move away what has that name, or write to another directory or file",
     errno.EMFILE: "raise the number of files that a process may open: ulimit -n",
     errno.ENFILE: "raise the number of files that the system may open: fs.file-max",

@@ -32,6 +32,7 @@ _OLDER_SERVER = (
 )
 _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
+_CREATE = "create it first, with --create-slot"
 _NO_TABLE = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
 _LOST_WITH_SLOT = "the changes since then are lost with it: --create-slot --accept-gap continues without them"
 # Without a checkpoint the next run can't notice a gap.
@@ -311,7 +312,9 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
     slot = catalog.slot(name)
     if slot is None:
         catalog.check_wal_level()
-        hint = catalog.other_slots(name, f"create it with: pgcdc slot create {name}, or add --create-slot")
+        # `pgcdc slot create` makes a slot of pgoutput.
+        create = f"create it with: pgcdc slot create {name}, or add --create-slot" if decodes else _CREATE
+        hint = catalog.other_slots(name, create)
         raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"', hint=hint)
     problem = _misfit(slot, database, decodes=decodes, keeps_prepared=keeps_prepared)
     if problem is not None:

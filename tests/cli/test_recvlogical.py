@@ -446,7 +446,7 @@ def test_an_error_of_the_server_is_one_line_and_a_hint(node):
     assert (ran.returncode, ran.stdout) == (1, b"")
     assert ran.stderr.decode().splitlines() == [
         'pg_recvlogical: error: could not find slot "missing"',
-        "pg_recvlogical: hint: create it with: pgcdc slot create missing, or add --create-slot",
+        "pg_recvlogical: hint: create it first, with --create-slot",
     ]
 
 

@@ -352,7 +352,7 @@ def test_a_file_where_a_table_s_folder_should_be(source, tmp_path):
 
 def test_a_directory_where_a_file_should_be(source, tmp_path):
     run = stream(source.uri, source.create_slot(), "-f", str(tmp_path), *NOW)
-    hint = "a folder is in the place of a file: move it away; to write into a folder takes -D, not -f"
+    hint = "a folder is in the place of a file: move it away, or name a file in it"
     refused(run, 9, f'open "{tmp_path}": Is a directory', hint)
 
 
