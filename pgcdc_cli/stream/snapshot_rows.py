@@ -55,8 +55,11 @@ _NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that is not in use:
 _AT_ONCE = "1ms"
 """The smallest `lock_timeout` of the server that isn't 0, which would be no limit."""
 
-_TURN = 0.2
-"""Seconds for which others wait for a lock of ours while there is no snapshot yet."""
+_TURN = 1.0
+"""Seconds for which others wait for a lock of ours while there is no snapshot yet.
+
+A few times as long as the server's WAL writer sleeps (`wal_writer_delay`), for which slot creation may wait.
+"""
 
 # The snapshot is taken before the position is read, so everything that it sees committed before that.
 _SOURCE = """

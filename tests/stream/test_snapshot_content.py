@@ -379,7 +379,7 @@ def test_a_table_that_is_truncated_without_a_pause_is_locked_between_two_times(r
     truncating = threading.Thread(target=truncate)
     truncating.start()
     try:
-        for _ in range(5):
+        for _ in range(3):
             with closing(SlotSnapshot(rewritten.uri, lock=[("public", "t")])) as exported:
                 assert rows_seen(exported) == 3
     finally:
@@ -394,7 +394,7 @@ def test_who_waits_for_our_lock_waits_only_briefly_if_the_slot_waits_for_long(re
         with ThreadPoolExecutor(1) as background:
             export = background.submit(SlotSnapshot, rewritten.uri, lock=[("public", "t")])
             wait_until(lambda: rewritten.execute(WALSENDER_WAITS, [rewritten.name]).fetchone() == (1,))
-            for _ in range(8):
+            for _ in range(6):
                 changer.execute("TRUNCATE t; INSERT INTO t VALUES (1)")
             assert not export.done()
             busy.commit()
