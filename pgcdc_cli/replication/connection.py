@@ -100,7 +100,9 @@ _UNCONVERTED_HINT = (
 )
 _STREAMING_HINT = "some transactions fail this way only if the server streams them: --streaming off"
 _SPOOL_HINT = "or let pgcdc spool the transactions: --streaming on"
-_PUBLICATION_HINT = "create the publication; then recreate the slot, or advance it past this point"
+_PUBLICATION_HINT = (
+    "create the publication if there is none; then recreate the slot, or advance it past this point"
+)
 
 _UNFIT_HINT = (
     "fix its row filter: ALTER PUBLICATION ... SET TABLE ... WHERE (...);"

@@ -235,7 +235,7 @@ def test_a_publication_made_after_the_slot_loses_nothing(database, tmp_path):
         if database.connection.info.server_version < 180000
         else 'stream publication "pub": it does not exist at this point of the WAL'
     )
-    hint = "create the publication; then recreate the slot, or advance it past this point"
+    hint = "create the publication if there is none; then recreate the slot, or advance it past this point"
     refused(stream(database.uri, slot, "-D", str(out), *NOW), 7, message, hint)
     assert position(database, slot) == before
     database.execute("SELECT pg_replication_slot_advance(%s, %s)", (slot, there))
