@@ -1,8 +1,8 @@
 """One file with a checkpoint beside it (`-f FILE`): the guarantees of a directory, without segments.
 
 The checkpoint identifies the file by device and inode, and names it before the first byte is written to it.
-So a file that was moved without SIGHUP, replaced or shortened is noticed, and no other file is ever
-truncated, except for a copy with the same durable content.
+So a file that was moved without SIGHUP is found again in its folder, one that was replaced or shortened is
+noticed, and no other file is ever truncated, except for a copy with the same durable content.
 """
 
 import os
@@ -56,6 +56,7 @@ class SingleFile:
         self._outputs = outputs
         self._files = outputs.files
         self._name = name
+        self._moved: str | None = None
 
     @property
     def _full(self) -> str:
@@ -86,9 +87,14 @@ class SingleFile:
         if checkpoint.inode is None:
             self._check_empty("the checkpoint names none")
             return checkpoint
-        if self._files.stat(self._name) is None:
-            raise damaged(self._full, "it is missing; was it moved without HUP?", hint=_PUT_BACK)
         (entry,) = checkpoint.files
+        there = self._files.stat(self._name)
+        if there is None or ((there.device, there.inode) != checkpoint.inode and not there.size):
+            self._moved = self._find_moved(checkpoint.inode, entry.state)
+        if self._moved is not None:
+            return checkpoint
+        if there is None:
+            raise damaged(self._full, "it is missing; was it moved without HUP?", hint=_PUT_BACK)
         self._files.descriptor(self._name)
         found = self._stat()
         inode = found.device, found.inode
@@ -101,8 +107,19 @@ class SingleFile:
 
     def _is_copy(self, found: Stat, state: FileState) -> bool:
         """Whether a file has all that was durable, as one that came back from another file system."""
-        enough = found.size >= state.size > 0
-        return enough and self._files.disk.crc32(self._full, state.size) == state.crc32
+        return state.size > 0 and self._has_all(self._name, found, state)
+
+    def _has_all(self, name: str, found: Stat, state: FileState) -> bool:
+        enough = found.size >= state.size
+        return enough and self._files.disk.crc32(self._files.full(name), state.size) == state.crc32
+
+    def _find_moved(self, inode: tuple[int, int], state: FileState) -> str | None:
+        """Return the name that the file has now in its folder; None if it isn't there with all its rows."""
+        for name in self._files.disk.names(self._files.root):
+            found = self._files.stat(name)
+            if found is not None and (found.device, found.inode) == inode:
+                return name if self._has_all(name, found, state) else None
+        return None
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Continue the file that the checkpoint names, from its durable size, or begin one.
@@ -111,10 +128,15 @@ class SingleFile:
         """
         if checkpoint.inode is None:
             self._take(checkpoint, save)
-        else:
-            (entry,) = checkpoint.files
-            self._files.truncate(self._name, entry.state.size)
+            return
+        (entry,) = checkpoint.files
+        name = self._moved or self._name
+        self._files.truncate(name, entry.state.size)
+        if self._moved is None:
             self._outputs.open(entry, b"", exists=True)
+        else:
+            self._files.fsync(name)
+            self._switch(name, checkpoint, save)
 
     def _take(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Create the file, or take an empty one, and save its inode in the checkpoint."""
@@ -157,12 +179,15 @@ class SingleFile:
         """Save the checkpoint, and switch to a new file if the old one was moved."""
         save(edge)
         found = self._files.stat(self._name)
-        if found is not None and (found.device, found.inode) == edge.inode:
-            return
+        if found is None or (found.device, found.inode) != edge.inode:
+            self._switch(self._name, edge, save)
+
+    def _switch(self, name: str, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
+        """Leave the file, which was opened by this name, and begin a new one."""
         # Otherwise a power failure could undo the move, and leave the old file where none is expected.
         self._files.disk.fsync_folder(self._files.root)
         empty = replace(edge, files=(), inode=None)
         save(empty)
-        self._files.close(self._name)
+        self._files.close(name)
         self._outputs.clear()
         self._take(empty, save)

@@ -5,13 +5,13 @@ import random
 import shutil
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from sink_disks import Crash, FailingDisk, PowerDisk
 from sink_tools import SOURCE, START, Clock, Feed, Framed, Lines, expected, go_on, transactions
 
 from pgcdc_cli.changes.slice import Edge, TableRead
-from pgcdc_cli.directory.checkpoint import read_checkpoint
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -123,6 +123,25 @@ def test_hup_after_a_move_counts_although_the_run_ends_before_another_edge(tmp_p
     path.rename(moved)
     sink.write(feed().part(TXS[2], 0, 1))
     sink.reopen()
+    sink.close()
+    check_moved_after_two(path, moved)
+
+
+@pytest.mark.parametrize("created", [False, True])
+def test_a_file_that_was_moved_while_no_run_could_be_told_is_found(tmp_path, created):
+    """It is cut where the checkpoint is, also if logrotate has created a new one."""
+    path, moved = tmp_path / "out", tmp_path / "out.1"
+    sink = started(path)
+    sink.write(feed().whole(*TXS[:2]))
+    sink.flush()
+    sink.write(feed().whole(TXS[2]))
+    sink._release()
+    assert lines(path) == expected(TXS[:3])
+    path.rename(moved)
+    if created:
+        path.touch()
+    sink = make_sink(path)
+    assert sink.open().end_lsn == TXS[1].end_lsn
     sink.close()
     check_moved_after_two(path, moved)
 
@@ -292,13 +311,13 @@ def test_an_empty_file_is_taken(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda path: path.rename(path.with_name("moved")),
+        lambda path: (path.with_name("moved").write_bytes(path.read_bytes()), path.unlink()),
         lambda path: (path.rename(path.with_name("moved")), path.write_bytes(b"x" * 10_000)),
-        lambda path: (path.rename(path.with_name("moved")), path.touch()),
+        lambda path: (path.rename(path.with_name("moved")), os.truncate(path.with_name("moved"), 10)),
         lambda path: os.truncate(path, path.stat().st_size - 1),
         lambda path: os.truncate(path, 0),
     ],
-    ids=["moved", "replaced", "replaced by an empty one", "shortened", "emptied"],
+    ids=["moved and copied", "replaced", "moved and shortened", "shortened", "emptied"],
 )
 def test_a_file_that_isnt_as_it_was_left_is_exit_10_and_left_alone(tmp_path, change):
     path = tmp_path / "out"
@@ -392,15 +411,6 @@ class Script:
 
 def recover_and_check(path: str, disk: Disk, confirmed, seed: int) -> None:
     sink = make_sink(path, disk)
-    if (
-        disk.stat(path) is None
-        and (checkpoint := read_checkpoint(disk, path + ".checkpoint"))
-        and checkpoint.files
-    ):
-        # The one case that needs the user: the file was moved, and HUP not handled yet.
-        assert error_of(sink.open).kind is ErrorKind.CHECKPOINT
-        disk.rename(path + ".1", path)
-        sink = make_sink(path, disk)
     sink.open()
     go_on(sink, feed(), TXS, confirmed, seed)
     old = lines(path + ".1", disk) if disk.stat(path + ".1") is not None else []
@@ -423,6 +433,35 @@ def test_whatever_fails_at_any_call_each_transaction_is_there_once(tmp_path, how
             script.sink.close()
         disk.bury()
         recover_and_check(path, FailingDisk(), script.confirmed, at)
+
+
+def moved_with_more_than_was_durable(path: str) -> None:
+    script = Script(path, FailingDisk())
+    for step in (script.sink.open, lambda: script.sink.start(SOURCE, START)):
+        step()
+    script.sink.write(feed().whole(*TXS[:2]))
+    script.sink.flush()
+    script.sink.write(feed().whole(TXS[2]))
+    script.sink._release()
+    script.move()
+
+
+@pytest.mark.parametrize("how", ["before", "after", "EIO"])
+def test_whatever_fails_at_any_call_while_a_moved_file_is_left_each_transaction_is_there_once(tmp_path, how):
+    for at in count():
+        path = str(tmp_path / f"out{at}")
+        moved_with_more_than_was_durable(path)
+        disk = FailingDisk(at, how)
+        sink = make_sink(path, disk)
+        with suppress(Crash, PgcdcError):
+            sink.start(SOURCE, START, sink.open())
+        with suppress(Crash, PgcdcError):
+            sink.close()
+        disk.bury()
+        recover_and_check(path, FailingDisk(), TXS[1].end_lsn, at)
+        if len(disk.calls) <= at:
+            break
+    assert "ftruncate" in disk.calls
 
 
 def test_after_a_power_cut_at_any_call_each_transaction_is_there_once():
