@@ -107,6 +107,12 @@ def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
     assert lines(path) == expected(TXS[3:])
 
 
+def another_folder(folder):
+    """Return a place where a moved file isn't found again, so that HUP must have been heeded."""
+    (folder / "old").mkdir()
+    return folder / "old" / "out.1"
+
+
 def check_moved_after_two(path, moved):
     """Go on, and check that the first two transactions are in the moved file, and the others here."""
     sink = make_sink(path)
@@ -117,7 +123,7 @@ def check_moved_after_two(path, moved):
 
 
 def test_hup_after_a_move_counts_although_the_run_ends_before_another_edge(tmp_path):
-    path, moved = tmp_path / "out", tmp_path / "out.1"
+    path, moved = tmp_path / "out", another_folder(tmp_path)
     sink = started(path)
     sink.write(feed().whole(*TXS[:2]))
     path.rename(moved)
@@ -147,7 +153,7 @@ def test_a_file_that_was_moved_while_no_run_could_be_told_is_found(tmp_path, cre
 
 
 def test_hup_after_a_move_counts_although_the_run_ends_before_it_starts(tmp_path):
-    path, moved = tmp_path / "out", tmp_path / "out.1"
+    path, moved = tmp_path / "out", another_folder(tmp_path)
     sink = started(path)
     sink.write(feed().whole(*TXS[:2]))
     sink.close()
@@ -162,7 +168,7 @@ def test_hup_after_a_move_counts_although_the_run_ends_before_it_starts(tmp_path
 @pytest.mark.parametrize("ends", [False, True])
 def test_hup_after_a_move_counts_while_a_snapshot_is_read(tmp_path, ends):
     """Then the tables are as of different positions, which a file may contain."""
-    path, moved = tmp_path / "out", tmp_path / "out.1"
+    path, moved = tmp_path / "out", another_folder(tmp_path)
     sink = started(path)
     read = Edge(Lsn(0), Lsn(0), 0, read=TableRead(16400, TXS[-1].end_lsn))
     sink.write(replace(feed().whole(TXS[0]), edge=read))

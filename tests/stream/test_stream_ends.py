@@ -213,8 +213,13 @@ def test_a_signal_ends_a_run_whose_wire_is_dead(source, proxy18, tmp_path, follo
 
 
 def test_hup_counts_while_the_server_is_told_the_end(source, tmp_path):
-    """Everything is durable by then, and the run only waits for the server."""
+    """Everything is durable by then, and the run only waits for the server.
+
+    In another folder, the next run wouldn't find the file.
+    """
     slot, out, ending = source.create_slot(), tmp_path / "out", tmp_path / "ending"
+    (tmp_path / "old").mkdir()
+    away = tmp_path / "old" / "out.1"
     insert(source, 1, 1)
     waiting = (
         "import pathlib, sys, time; from pgcdc_cli.replication import copy_both\n"
@@ -230,10 +235,10 @@ def test_hup_counts_while_the_server_is_told_the_end(source, tmp_path):
     line = stream_command(source.uri, slot, "-f", str(out), *NOW)
     with subprocess.Popen([sys.executable, "-c", waiting, *line[3:]]) as process:
         wait_until(ending.exists)
-        out.rename(tmp_path / "out.1")
+        out.rename(away)
         process.send_signal(signal.SIGHUP)
         ending.unlink()
         assert process.wait(60) == 0
     insert(source, 2, 2)
     assert stream(source.uri, slot, "-f", str(out), *NOW).returncode == 0
-    assert (numbers((tmp_path / "out.1").read_text()), numbers(out.read_text())) == ([1], [2])
+    assert (numbers(away.read_text()), numbers(out.read_text())) == ([1], [2])

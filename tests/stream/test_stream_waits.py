@@ -74,13 +74,16 @@ def test_a_server_that_goes_down_and_starts_up_is_waited_for(restarting, tmp_pat
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_hup_reopens_a_file_while_the_server_is_away(restarting, tmp_path, follow, ends):
+    """It is moved into another folder, where the next run wouldn't find it."""
     uri, path = restarting.uri(), tmp_path / "out"
+    (tmp_path / "old").mkdir()
+    away = tmp_path / "old" / "out.1"
     following = follow(uri, "s", path)
     wait_until(lambda: following.rows() == [1])
     restarting.pg_ctl("stop", "-m", "fast")
     told = Told(following.process)
     wait_until(lambda: told.times("trying again"))
-    path.rename(tmp_path / "out.1")
+    path.rename(away)
     following.process.send_signal(signal.SIGHUP)
     if not ends:
         wait_until(path.exists)
@@ -90,7 +93,7 @@ def test_hup_reopens_a_file_while_the_server_is_away(restarting, tmp_path, follo
     with psycopg.connect(uri, autocommit=True) as there:
         insert(there, 2, 2)
     assert stream(uri, "s", "-f", str(path), *NOW).returncode == 0
-    assert (numbers((tmp_path / "out.1").read_text()), following.rows()) == ([1], [2])
+    assert (numbers(away.read_text()), following.rows()) == ([1], [2])
 
 
 def test_a_run_that_ends_when_idle_does_so_while_the_server_is_away(restarting, tmp_path, follow):
