@@ -29,7 +29,7 @@ def test_a_full_disk_needs_room(code):
         ("EPERM", "owner and mode"),
         ("ENOENT", "a folder of the path is missing"),
         ("ENOTDIR", "a file is in the place of a folder"),
-        ("EISDIR", "-D, not -f"),
+        ("EISDIR", "name a file in it"),
         ("EISDIR", "a folder is in the place of a file: move it away"),
         ("EEXIST", "move away what has that name"),
         ("EMFILE", "ulimit -n"),
