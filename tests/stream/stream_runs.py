@@ -5,6 +5,8 @@ import random
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -40,6 +42,25 @@ def stream(uri: str, slot: str, *arguments: str, timeout: float = 60) -> subproc
 def refused(run: subprocess.CompletedProcess[str], status: int, message: str, hint: str) -> None:
     expected = f"pgcdc: error: could not {message}\nhint: {hint}\n"
     assert (run.returncode, run.stdout, run.stderr) == (status, "", expected)
+
+
+@contextmanager
+def repeating(uri: str, statement: str, pause: float = 0) -> Iterator[None]:
+    """Run a statement again and again in a session of its own, `pause` seconds after the last time."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        with psycopg.connect(uri, autocommit=True) as other:
+            while not ended.wait(pause):
+                other.execute(statement)
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class Following:

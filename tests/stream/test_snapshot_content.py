@@ -15,7 +15,7 @@ import pytest
 from processes import stream_command, wait_until
 from segments import contents, manifest
 from servers import new_slot_name
-from stream_runs import NOW, refused, stream
+from stream_runs import NOW, refused, repeating, stream
 
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -369,22 +369,16 @@ def test_a_table_that_is_rewritten_all_the_time_is_locked_before_there_is_a_snap
 
 def test_a_table_that_is_truncated_without_a_pause_is_locked_between_two_times(rewritten):
     """One session always waits for our lock, and slot creation for that session: it is let go in between."""
-    ended = threading.Event()
-
-    def truncate() -> None:
-        with psycopg.connect(rewritten.uri, autocommit=True) as other:
-            while not ended.is_set():
-                other.execute("TRUNCATE t; INSERT INTO t SELECT generate_series(1, 3)")
-
-    truncating = threading.Thread(target=truncate)
-    truncating.start()
-    try:
+    with repeating(rewritten.uri, "TRUNCATE t; INSERT INTO t SELECT generate_series(1, 3)"):
         for _ in range(3):
             with closing(SlotSnapshot(rewritten.uri, lock=[("public", "t")])) as exported:
                 assert rows_seen(exported) == 3
-    finally:
-        ended.set()
-        truncating.join()
+
+
+WALSENDER_WAITS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = %s AND backend_type = 'walsender' AND wait_event_type = 'Lock'
+"""
 
 
 def test_who_waits_for_our_lock_waits_only_briefly_if_the_slot_waits_for_long(rewritten):
@@ -403,12 +397,6 @@ def test_who_waits_for_our_lock_waits_only_briefly_if_the_slot_waits_for_long(re
                 with pytest.raises(psycopg.errors.LockNotAvailable):
                     rewritten.execute("TRUNCATE t")
                 assert rows_seen(exported) == 2
-
-
-WALSENDER_WAITS = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = %s AND backend_type = 'walsender' AND wait_event_type = 'Lock'
-"""
 
 
 @pytest.mark.parametrize("name", ["gone", "secret"])

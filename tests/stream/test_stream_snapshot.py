@@ -19,7 +19,7 @@ from row_changes import COLUMNS, folded_rows, row_changes, source_rows
 from segments import contents, manifest
 from servers import Database, new_slot_name
 from standbys import replayed
-from stream_runs import NOW, SMALL, TABLES, Load, in_directory, insert, numbers, refused, stream
+from stream_runs import NOW, SMALL, TABLES, Load, in_directory, insert, numbers, refused, repeating, stream
 
 from pgcdc_cli.cli.stream import ProgressLine
 from pgcdc_cli.lsn import Lsn
@@ -232,18 +232,8 @@ def test_all_is_done_on_one_of_several_servers(filled, servers, tmp_path, slot):
 @pytest.fixture
 def logged(database18) -> Iterator[None]:
     """Have the primary log its running transactions again and again, for which slots on a standby wait."""
-    ended = threading.Event()
-
-    def log() -> None:
-        with psycopg.connect(database18.uri, autocommit=True) as connection:
-            while not ended.wait(0.1):
-                connection.execute("SELECT pg_log_standby_snapshot()")
-
-    logging = threading.Thread(target=log)
-    logging.start()
-    yield
-    ended.set()
-    logging.join()
+    with repeating(database18.uri, "SELECT pg_log_standby_snapshot()", 0.1):
+        yield
 
 
 @pytest.mark.usefixtures("logged")
@@ -440,18 +430,6 @@ def test_what_a_snapshot_does_not_go_with(arguments, reason):
 
 
 def test_a_table_that_others_rewrite_all_the_time_is_read_all_the_same(source, tmp_path, slot):
-    ended = threading.Event()
-
-    def rewrite() -> None:
-        with psycopg.connect(source.uri, autocommit=True) as other:
-            while not ended.is_set():
-                other.execute("TRUNCATE t")
-
-    rewriting = threading.Thread(target=rewrite)
-    rewriting.start()
-    try:
+    with repeating(source.uri, "TRUNCATE t"):
         run = stream(source.uri, slot, "-D", str(tmp_path / "out"), *INITIAL, *NOW, "--max-time", "100s")
-    finally:
-        ended.set()
-        rewriting.join()
     assert run.returncode == 0, run.stderr
