@@ -61,6 +61,9 @@ _TURN = 1.0
 A few times as long as the server's WAL writer sleeps (`wal_writer_delay`), for which slot creation may wait.
 """
 
+_MOMENT = 0.01
+"""Seconds between two looks at whether a lock is waited for."""
+
 # The snapshot is taken before the position is read, so everything that it sees committed before that.
 _SOURCE = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text,
@@ -211,19 +214,31 @@ class SlotSnapshot:
 
         Slot creation waits for all transactions that have an ID, and whoever waits to rewrite a table has one
         (`LogAccessExclusiveLockPrepare` in storage/ipc/standby.c). Waiting for our lock would be a deadlock
-        that the server can't detect. So we release it now and then, and get it back before others that come
-        later: then the slot is created, without having waited for those.
+        that the server can't detect, so they take turns with us.
         """
-        with ThreadPoolExecutor(1) as background:
+        with ThreadPoolExecutor(2) as background:
             locked = bool(lock) and self.session.lock(lock)
             export = background.submit(self._exporting.export_snapshot, self._slot)
             try:
                 while locked and not wait([export], _TURN).done:
-                    locked = self.session.lock(lock)
+                    locked = self._lock_again(lock, background)
                 return export.result()
             finally:
                 if not export.done():
                     self._exporting.cancel()
+
+    def _lock_again(self, lock: Sequence[tuple[str, str]], background: ThreadPoolExecutor) -> bool:
+        """Let go of the tables, after another session of ours has asked for them.
+
+        So those who wait come first, and none that comes later comes between. False if it doesn't get them.
+        """
+        before, self.session = self.session, SnapshotSession(self.session.here)
+        self._closing.callback(self.session.close)
+        request = background.submit(self.session.lock, lock)
+        while not (wait([request], _MOMENT).done or before.sees_waiting(self.session)):
+            pass
+        before.close()
+        return request.result()
 
     @property
     def in_recovery(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import psycopg
 import pyarrow as pa
@@ -18,9 +18,6 @@ from pgcdc_cli.types.database_text import DatabaseText
 from pgcdc_cli.types.pg_type import PgType
 
 Columns = tuple[pa.BinaryArray, ...]
-
-_BEGIN = sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-_END = sql.SQL("COMMIT")
 
 _BRIEFLY = "2s"
 """How long to wait for tables that are to be locked before there is a snapshot."""
@@ -43,12 +40,9 @@ class SnapshotSession:
 
     def begin(self, snapshot: str | None = None) -> None:
         """Begin a transaction after the last one has ended; without `snapshot` its first query takes one."""
-        self._run(_BEGIN)
+        self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         if snapshot is not None:
             self.see(snapshot)
-        self._configure()
-
-    def _configure(self) -> None:
         # Rows come in the table's order, wherever a concurrent scan of it may be.
         self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
         # The server raises an error instead of leaving out rows.
@@ -59,30 +53,34 @@ class SnapshotSession:
         self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
 
     def lock(self, tables: Sequence[tuple[str, str]]) -> bool:
-        """Lock tables against ALTER and TRUNCATE, in a new transaction, and before it takes a snapshot.
+        """Lock tables against ALTER and TRUNCATE, before a snapshot is taken.
 
-        Locks of the last transaction are released at the same time, so that whoever waits for one is served
-        first, and nobody who comes later is. False if it fails: then nothing is locked.
+        False if that fails, or takes long; then nothing is locked.
         """
         names = sql.SQL(", ").join(sql.Identifier(*name) for name in tables)
-        # LOCK TABLE takes no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
-        lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names)
+        self.limit_lock_waits(_BRIEFLY)
         try:
-            self._run(sql.SQL("; ").join([_END, _BEGIN, _limit(_BRIEFLY), lock]))
+            # LOCK TABLE takes no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
+            self._run(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
         except PgcdcError:
             self.end()
             self.begin()
             return False
-        self._configure()
         return True
+
+    def sees_waiting(self, other: Self) -> bool:
+        """Whether another session waits for a lock."""
+        query = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = %(pid)s AND NOT granted)"
+        [(waiting,)] = self.ask(query, {"pid": other._connection.info.backend_pid})
+        return bool(waiting)
 
     def limit_lock_waits(self, timeout: str) -> None:
         """Set `lock_timeout` for this transaction."""
-        self._run(_limit(timeout))
+        self._run(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(timeout)))
 
     def end(self) -> None:
         """End the transaction; `begin` may start another."""
-        self._run(_END)
+        self._run(sql.SQL("COMMIT"))
 
     def close(self) -> None:
         """End the transaction, and close the connection."""
@@ -170,7 +168,3 @@ class SnapshotSession:
 
 def _read(width: int, rows: memoryview) -> tuple[int, Columns]:
     return len(rows), copy_columns(rows, width)
-
-
-def _limit(lock_timeout: str) -> sql.Composed:
-    return sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(lock_timeout))
