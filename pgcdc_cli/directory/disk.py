@@ -69,8 +69,9 @@ def folder_mode(file_mode: int) -> int:
 
 
 class Stat(NamedTuple):
-    device: int
-    inode: int
+    """What a path leads to; `inode` is its device and inode, which tell a file whatever its name is."""
+
+    inode: tuple[int, int]
     size: int
     regular: bool
     folder: bool
@@ -112,7 +113,7 @@ class Disk:
                 return None
         kind = stat.S_IFMT(found.st_mode)
         regular, folder = kind == stat.S_IFREG, kind == stat.S_IFDIR
-        return Stat(found.st_dev, found.st_ino, found.st_size, regular, folder, found.st_nlink)
+        return Stat((found.st_dev, found.st_ino), found.st_size, regular, folder, found.st_nlink)
 
     def check_named(self, fd: int, path: str) -> None:
         """Raise OUTPUT if an open file has lost its name: nobody could read what is written to it."""

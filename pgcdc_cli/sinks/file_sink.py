@@ -89,7 +89,7 @@ class SingleFile:
             return checkpoint
         (entry,) = checkpoint.files
         there = self._files.stat(self._name)
-        if there is None or ((there.device, there.inode) != checkpoint.inode and not there.size):
+        if there is None or (there.inode != checkpoint.inode and not there.size):
             self._moved = self._find_moved(checkpoint.inode, entry.state)
         if self._moved is not None:
             return checkpoint
@@ -97,13 +97,12 @@ class SingleFile:
             raise damaged(self._full, "it is missing; was it moved without HUP?", hint=_PUT_BACK)
         self._files.descriptor(self._name)
         found = self._stat()
-        inode = found.device, found.inode
-        if inode != checkpoint.inode and not self._is_copy(found, entry.state):
+        if found.inode != checkpoint.inode and not self._is_copy(found, entry.state):
             reason = "it is not the file that was written; was that one moved without HUP?"
             raise damaged(self._full, reason, hint=_PUT_BACK)
         if found.size < entry.state.size:
             raise damaged(self._full, f"it has {found.size} bytes, {entry.state.size} were durable")
-        return replace(checkpoint, inode=inode)
+        return replace(checkpoint, inode=found.inode)
 
     def _is_copy(self, found: Stat, state: FileState) -> bool:
         """Whether a file has all that was durable, as one that came back from another file system."""
@@ -117,7 +116,7 @@ class SingleFile:
         """Return the name that the file has now in its folder; None if it isn't there with all its rows."""
         for name in self._files.disk.names(self._files.root):
             found = self._files.stat(name)
-            if found is not None and (found.device, found.inode) == inode:
+            if found is not None and found.inode == inode:
                 return name if self._has_all(name, found, state) else None
         return None
 
@@ -146,7 +145,7 @@ class SingleFile:
         self._check_empty("they aren't ours")
         found = self._stat()
         entry = PartialFile(self._name, FileState())
-        save(replace(checkpoint, files=(entry,), inode=(found.device, found.inode)))
+        save(replace(checkpoint, files=(entry,), inode=found.inode))
         self._outputs.open(entry, b"", exists=True)
 
     def _make(self) -> None:
@@ -179,7 +178,7 @@ class SingleFile:
         """Save the checkpoint, and switch to a new file if the old one was moved."""
         save(edge)
         found = self._files.stat(self._name)
-        if found is None or (found.device, found.inode) != edge.inode:
+        if found is None or found.inode != edge.inode:
             self._switch(self._name, edge, save)
 
     def _switch(self, name: str, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
