@@ -56,22 +56,25 @@ class SliceWriter:
 
     def write(self, slices: Iterable[EncodedSlice]) -> None:
         """Write slices. A stop signal ends this within a transaction, which the server sends again later."""
-        self.last_data = time.monotonic()
-        for encoded in slices:
+        try:
+            for encoded in slices:
+                if self._signals.stop and encoded.edge is None:
+                    return
+                self._write(encoded)
+        finally:
             self.last_data = time.monotonic()
-            if self._signals.stop and encoded.edge is None:
-                return
-            self.reopen_if_asked()
-            self._sink.write(encoded)
-            self.totals.rows += sum(piece.rows for piece in encoded.pieces)
-            if encoded.edge is not None:
-                self.totals.transactions += encoded.edge.transactions
-                self.totals.wal_end = max(self.totals.wal_end, encoded.edge.end_lsn)
-                self._rows_at_edge = self.totals.rows
-            else:
-                # The rest of the transaction may take long.
-                self._report(self.totals)
-            self.last_data = time.monotonic()
+
+    def _write(self, encoded: EncodedSlice) -> None:
+        self.reopen_if_asked()
+        self._sink.write(encoded)
+        self.totals.rows += sum(piece.rows for piece in encoded.pieces)
+        if encoded.edge is not None:
+            self.totals.transactions += encoded.edge.transactions
+            self.totals.wal_end = max(self.totals.wal_end, encoded.edge.end_lsn)
+            self._rows_at_edge = self.totals.rows
+        else:
+            # The rest of the transaction may take long.
+            self._report(self.totals)
 
     def reopen_if_asked(self) -> None:
         """Hand a HUP on to the sink, which reopens its file at the next edge, or when it is closed."""
