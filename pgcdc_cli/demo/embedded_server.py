@@ -6,8 +6,11 @@ a user of its own).
 
 import subprocess
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 with warnings.catch_warnings():
     # The package warns if XDG_RUNTIME_DIR is unset (cron, containers), and then works all the same.
@@ -68,4 +71,6 @@ class EmbeddedServer:
         )
 
     def stop(self) -> None:
-        self._server.cleanup()
+        # After `pg_ctl stop` the process is there for a moment, and the package may try to stop it again.
+        with suppress(psutil.NoSuchProcess):
+            self._server.cleanup()
