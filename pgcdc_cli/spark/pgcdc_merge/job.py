@@ -272,7 +272,7 @@ class _MergeRun:
             keyless=task.keyless,
             oid=task.work.version.oid,
             former=remembered(
-                [*former_rows(task.work.row, opened.work.held), *task.work.keyless, *gone], task.work.oid
+                [*former_rows(task.work.row, opened.work.held), *task.work.keyless_oids, *gone], task.work.oid
             ),
             keyed_by=task.work.keyed_by,
             columns=opened.work.columns,

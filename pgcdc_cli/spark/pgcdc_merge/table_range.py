@@ -195,7 +195,7 @@ class TableRange:
         return self.version.key is None and (self.row is None or self.row.version is None)
 
     @property
-    def keyless(self) -> list[Former]:
+    def keyless_oids(self) -> list[Former]:
         """The OIDs of which a changelog has rows from before they had a key."""
         if self.oid != NOBODY:
             return []
@@ -207,7 +207,7 @@ class TableRange:
     @property
     def keyed_by(self) -> tuple[str, ...]:
         """The key to record; a changelog that has rows from before there was a key keeps none."""
-        if any(one.oid == self.version.oid for one in self.keyless):
+        if any(one.oid == self.version.oid for one in self.keyless_oids):
             return ()
         return tuple(column.name for column in self.version.key_columns)
 
