@@ -35,6 +35,8 @@ _ENVIRONMENT = {
     "JOURNAL_STREAM": "Set by systemd if standard error is its journal, which notes the time of each line"
     " itself. Without it, and if not on a terminal, a run that has no end of its own (pgcdc-stream(1);"
     " pgcdc-spark-submit(1) with --follow) has --log-format timed by default; everything else has text.",
+    "NOTIFY_SOCKET, WATCHDOG_USEC": "Set by systemd for a unit with Type=notify: pgcdc-stream(1) tells it"
+    " that the stream has begun, where it is, and that it is alive, as by sd_notify(3).",
     "NO_COLOR": "No colour if set. TERM=dumb has the same effect, and so has output to anything but a"
     " terminal.",
 }

@@ -18,6 +18,7 @@ from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.metrics import MetricsOutput, address
 from pgcdc_cli.cli.printing import human_bytes, log_times, say, talk, write_message
+from pgcdc_cli.cli.service_manager import ServiceManager
 from pgcdc_cli.cli.target import (
     STDOUT,
     StreamTarget,
@@ -252,17 +253,10 @@ class ProgressLine:
 
     def _text(self, totals: "RunTotals", rate: float) -> str:
         if totals.snapshot_bytes is not None:
-            size = human_bytes(totals.snapshot_bytes)
-            expected = "" if totals.snapshot_rows is None else f" of about {totals.snapshot_rows:,}"
-            left = _time_left(totals, rate)
-            return f"{rate:,.0f} rows/s; snapshot: {totals.rows:,}{expected} rows, {size}{left}"
-        lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
-        transactions = (
-            "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
-        )
+            return f"{rate:,.0f} rows/s; {_reached(totals)}{_time_left(totals, rate)}"
         spooled = f"{human_bytes(totals.spooled)} of large transactions spooled"
         begun = f"{rate:,.0f} rows/s" if rate or not totals.spooled else spooled
-        return f"{begun}, lag {lag}, durable to {totals.durable_lsn}; {totals.rows:,} rows in {transactions}"
+        return f"{begun}, {_reached(totals)}"
 
     def _write(self, text: str) -> None:
         if not self._live:
@@ -272,6 +266,15 @@ class ProgressLine:
         sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")
         sys.stderr.flush()
         talk.live = True
+
+
+def _reached(totals: "RunTotals") -> str:
+    if totals.snapshot_bytes is not None:
+        expected = "" if totals.snapshot_rows is None else f" of about {totals.snapshot_rows:,}"
+        return f"snapshot: {totals.rows:,}{expected} rows, {human_bytes(totals.snapshot_bytes)}"
+    lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
+    transactions = "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
+    return f"lag {lag}, durable to {totals.durable_lsn}; {totals.rows:,} rows in {transactions}"
 
 
 def _time_left(totals: "RunTotals", rate: float) -> str:
@@ -296,11 +299,13 @@ def _run(
 
     # Exactly the mode that was asked for, whatever the shell's umask is.
     os.umask(0o777 & ~folder_mode(target.file_mode))
-    encoding, signals = encoding_for(target), Signals()
+    encoding, signals, manager = encoding_for(target), Signals(), ServiceManager()
 
     def report(totals: "RunTotals") -> None:
         progress(totals)
         metrics(totals)
+        if manager.is_due:
+            manager.tell(_reached(totals))
 
     run = StreamRun(settings, sink_for(target, encoding, lambda: signals.stop), encoding, signals, report)
     with metrics.open(), _timed(signals, settings.limits.max_time):
