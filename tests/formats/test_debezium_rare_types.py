@@ -127,6 +127,33 @@ def test_money_is_rounded_to_the_digits_that_the_configuration_has(digits, value
     assert found == values
 
 
+@pytest.mark.parametrize(
+    ("digits", "printed", "amount"),
+    [
+        (2, "1.234,50 €", "1234.50"),
+        (2, "-7,00 €", "-7.00"),
+        (2, "1\u202f234\u202f567,89 €", "1234567.89"),
+        (2, "CHF- 1\u2019234.50", "-1234.50"),
+        (2, "kr. 7,00", "7.00"),
+        (2, "(12.345.678,90 Kč)", "-12345678.90"),
+        (2, "￥1,235", "1235"),
+        (2, "￥1,234,567", "1234567"),
+        (2, "د.ت. 1,234.500", "1234.500"),
+        (2, "د.ت. 7.000", "7.000"),
+        (3, "7,000 Lekë", "7.000"),
+        (0, "1.235 ₫", "1235"),
+        (0, "￥7", "7"),
+    ],
+)
+def test_money_is_read_as_any_locale_prints_it(digits, printed, amount):
+    field = of_type("money", money_fraction_digits=digits, decimal_handling_mode="string")
+    assert shown(field, printed) == [f'"{amount}"']
+    column = TableColumn.of("v", builtin(OIDS["money"], -1), replica_identity=False)
+    config = ConnectorConfig(topic_prefix="srv", money_fraction_digits=digits, decimal_handling_mode="double")
+    read = field_for(column, None, config, snapshot=True)
+    assert [float(one) for one in shown(read, printed)] == [float(amount)]
+
+
 def test_an_intervals_seconds_went_through_floating_point():
     in_words = of_type("interval", interval_handling_mode="string")
     found = shown(in_words, "-00:06:13.601235", "-06:03:01.999999", "00:00:01.5", "00:00:10")

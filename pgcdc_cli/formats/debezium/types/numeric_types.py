@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -345,11 +346,12 @@ def _base64_of(values: NDArray[np.int64]) -> pa.BinaryArray:
 
 
 def money(config: ConnectorConfig, *, snapshot: bool) -> Kind:
-    """Money, printed as in the locale C: `-$1,234.50`. In snapshots the JDBC driver reads it as a double."""
-    amount = _double_amount if snapshot else _amount
+    """Money, printed under the server's lc_monetary. In snapshots the JDBC driver reads it as a double."""
     scale, mode = config.money_fraction_digits, config.decimal_handling_mode
+    given = partial(_amount, scale=scale)
+    amount = partial(_double_amount, scale=scale) if snapshot else given
     if mode == "string":
-        printed = _double_text if snapshot else _amount
+        printed = partial(_double_text, scale=scale) if snapshot else given
         return Kind({"type": "string"}, per_value(lambda text: token(printed(text))), b'""', form=_MONEY)
     if mode == "double":
         return Kind({"type": "double"}, per_value(lambda text: _double(amount(text))), b"0.0", form=_MONEY)
@@ -381,14 +383,35 @@ def in_format(kind: Kind, config: ConnectorConfig) -> Kind:
     return replace(kind, to_json=to_json, zero=number(kind.zero), form=inexact("decimal.format=numeric"))
 
 
-def _amount(text: str) -> str:
-    amount = re.sub(r"[^\d.]", "", text)
+_GROUP = 3
+"""Digits between two separators of thousands; only a currency with as many decimals can look the same."""
+
+
+def _amount(text: str, scale: int) -> str:
+    """Read printed money, such as `-$1,234.50`, `1.234,50 €` or `kr. 7,00`, as `-1234.50`.
+
+    `scale` decides where a point or comma before three digits could be either kind of separator.
+    """
+    # Points and commas outside of the digits are the currency's: `kr.`
+    separators = re.findall(r"(?<=\d)\D+(?=\d)", text)
+    *groups, last = re.findall(r"\d+", text)
+    point = "." if groups and _is_fraction(last, separators, scale) else ""
+    amount = f"{''.join(groups)}{point}{last}"
     return f"-{amount}" if "-" in text or "(" in text else amount
 
 
-def _double_text(text: str) -> str:
-    return java_number(_amount(text))
+def _is_fraction(digits: str, separators: list[str], scale: int) -> bool:
+    """Whether the digits after the last separator are decimals, and not thousands."""
+    if len(digits) != _GROUP:
+        return True
+    if len(separators) > 1:
+        return separators[-1] != separators[0]
+    return scale == _GROUP or (scale != 0 and separators[0] == ".")
 
 
-def _double_amount(text: str) -> str:
-    return f"{Decimal(repr(float(_amount(text)))):.2f}"
+def _double_text(text: str, scale: int) -> str:
+    return java_number(_amount(text, scale))
+
+
+def _double_amount(text: str, scale: int) -> str:
+    return f"{Decimal(repr(float(_amount(text, scale)))):.2f}"
