@@ -25,6 +25,8 @@ class Session:
         self._conninfo = conninfo
         self._waiting = waiting
         self._connection: SessionConnection | None = None
+        self._own: SessionConnection | None = None
+        self._is_lent = False
 
     def turn_to(self, conninfo: str) -> None:
         """Query this server from now on."""
@@ -35,14 +37,31 @@ class Session:
     @contextmanager
     def over(self, connection: SessionConnection) -> Iterator[None]:
         """Ask over a session that is there, and has nothing else to do: one connection less to open."""
-        own, self._connection = self._connection, connection
+        self._own, self._connection, self._is_lent = self._connection, connection, True
         try:
             yield
         finally:
             if self._connection is not connection:
                 # It was lost.
                 self.close()
-            self._connection = own
+            self._own, self._connection, self._is_lent = None, self._own, False
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Ask over this session's own connection, also inside of `over`.
+
+        A walsender keeps what it knows of each table that it has opened, also beyond START_REPLICATION: it
+        would decode changes from before an ALTER TABLE with the table's present columns. Then values are
+        lost, and where a type changed, the server crashes. Whatever opens tables is asked apart.
+        """
+        if not self._is_lent:
+            yield
+            return
+        lent, self._connection, self._is_lent = self._connection, self._own, False
+        try:
+            yield
+        finally:
+            self._own, self._connection, self._is_lent = self._connection, lent, True
 
     def close(self) -> None:
         if self._connection is not None:

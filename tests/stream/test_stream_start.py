@@ -1,5 +1,6 @@
 """How a run begins: with a slot, at a position, from a checkpoint; and how it stays connected."""
 
+import json
 import os
 import re
 import signal
@@ -48,6 +49,31 @@ def test_a_run_that_finds_nothing_takes_one_connection(source, tmp_path):
         assert (run.returncode, run.stderr) == (0, "")
     finally:
         source.execute(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--table", "public.*"),
+        ("--format", "debezium", "-c", "topic.prefix=x", "-c", "snapshot.mode=never"),
+    ],
+    ids=["patterns", "publication.autocreate.mode"],
+)
+def test_rows_from_before_an_alter_table_have_the_columns_of_that_time(database18, tmp_path, options):
+    """A walsender that opened the table before it began to decode would take its present columns."""
+    database18.execute(
+        "CREATE TABLE t (a int PRIMARY KEY, b text, c int); ALTER TABLE t REPLICA IDENTITY FULL;"
+        "CREATE PUBLICATION pub FOR TABLE t WHERE (a > 0)"
+    )
+    slot = database18.create_slot()
+    database18.execute("INSERT INTO t VALUES (1, 'kept', 2)")
+    database18.execute("ALTER TABLE t DROP b, ADD d int DEFAULT 3")
+    out = tmp_path / "out"
+    run = stream(database18.uri, slot, "-f", str(out), *options, *NOW)
+    assert (run.returncode, run.stderr) == (0, "")
+    [record] = map(json.loads, out.read_text().splitlines())
+    row = record["value"]["payload"]["after"] if "value" in record else record["new"]
+    assert row == {"a": 1, "b": "kept", "c": 2}
 
 
 def test_no_slot_is_left_behind_by_a_run_that_cannot_begin(database, tmp_path):
