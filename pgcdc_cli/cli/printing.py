@@ -201,7 +201,18 @@ def one_line(text: str) -> str:
 
 def write_error(*parts: str) -> None:
     erase, talk.live = "\r\x1b[K" if talk.live else "", False
-    sys.stderr.write(erase + "".join(parts) + "\n")
+    write_as_far_as_possible(erase + "".join(parts) + "\n")
+
+
+def write_as_far_as_possible(text: str) -> None:
+    """Write on standard error.
+
+    A log on a full disk, a log's reader that is gone, or a closed terminal must neither end a run nor change
+    its exit status. Python keeps what it can't write, and tries again with the next message.
+    """
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def human_bytes(count: int | None) -> str:

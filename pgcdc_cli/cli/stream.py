@@ -17,7 +17,7 @@ from pgcdc_cli.cli import stream_options, units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.metrics import MetricsOutput, address
-from pgcdc_cli.cli.printing import human_bytes, log_times, say, talk, write_message
+from pgcdc_cli.cli.printing import human_bytes, log_times, say, talk, write_as_far_as_possible, write_message
 from pgcdc_cli.cli.service_manager import ServiceManager
 from pgcdc_cli.cli.target import (
     STDOUT,
@@ -263,8 +263,7 @@ class ProgressLine:
             write_message("info", text)
             return
         width = shutil.get_terminal_size().columns
-        sys.stderr.write(f"\r\x1b[K{text[: width - 1]}")
-        sys.stderr.flush()
+        write_as_far_as_possible(f"\r\x1b[K{text[: width - 1]}")
         talk.live = True
 
 

@@ -241,3 +241,16 @@ def test_help_that_finds_no_room_is_an_error_of_output(arguments, program, statu
     error, hint = ran.stderr.splitlines()
     assert (ran.returncode, hint.removeprefix(f"{program}: ")) == (status, "hint: make room and run again")
     assert error == f'{program}: error: could not write "standard output": No space left on device'
+
+
+@pytest.mark.parametrize("options", [(), ("--log-format", "json"), ("--debug",)])
+def test_an_error_that_can_not_be_printed_keeps_its_status(options):
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run([*PGCDC, *options, "show", "nowhere"], stderr=full, check=False)
+    assert ran.returncode == 2
+
+
+def test_an_error_whose_reader_is_gone_keeps_its_status():
+    with subprocess.Popen([*PGCDC, "show", "nowhere"], stderr=subprocess.PIPE) as running:
+        running.stderr.close()
+    assert running.returncode == 2

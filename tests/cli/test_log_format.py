@@ -6,10 +6,11 @@ import re
 import subprocess
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import psycopg
 import pytest
-from processes import PGCDC, wait_until
+from processes import PGCDC, stream_command, wait_until
 
 FIELDS = ["time", "level", "program", "message"]
 
@@ -77,6 +78,23 @@ def test_a_running_stream_says_it_with_the_level(shop, tmp_path):
     assert all(re.match(r"\S+Z pgcdc: (info|warning): ", line) for line in lines)
     assert [line.split()[2] for line in lines if "trying again" in line] == ["warning:"]
     assert re.fullmatch(r"\S+Z pgcdc: info: .* rows in .*", lines[-1])
+
+
+CONNECTED = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+
+
+def test_a_stream_goes_on_if_it_can_not_write_to_its_log(shop, tmp_path):
+    slot = shop.copy_slot(shop.slot)
+    line = stream_command(shop.uri, slot, "-D", tmp_path / "d", publications=["p"])
+    with Path("/dev/full").open("w") as full, psycopg.connect(shop.uri, autocommit=True) as admin:
+        running = subprocess.Popen(line, stderr=full)
+        wait_until(lambda: admin.execute(CONNECTED, (slot,)).fetchone() != (None,))
+        [first] = admin.execute(CONNECTED, (slot,)).fetchone()
+        # It says that the connection was lost, or would, and connects again.
+        admin.execute(LOST, (slot,))
+        wait_until(lambda: admin.execute(CONNECTED, (slot,)).fetchone() not in {(first,), (None,)}, 30)
+        running.terminate()
+        assert running.wait(60) == 0
 
 
 NO_SERVER = [*PGCDC, "stream", "-h", "/nowhere", "-S", "s", "--publication", "p", "-D", "d", "-n"]
