@@ -62,6 +62,10 @@ class Catalog:
     def close(self) -> None:
         self._session.close()
 
+    def rest(self) -> None:
+        """Close the connection if it was not used for a while."""
+        self._session.rest()
+
     def __enter__(self) -> Self:
         return self
 

@@ -1,5 +1,6 @@
 """The catalog's connection, and what a stream depends on: server version, settings and rights."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from psycopg import sql
 
 from pgcdc_cli.replication.session import Kinds, SessionConnection, ask, connect, server_failure
 from pgcdc_cli.types.database_text import DatabaseText
+
+_RESTS_AFTER = 5.0
+"""Seconds without a question after which a session that a stream may need again is closed."""
 
 Waiting = Callable[[], AbstractContextManager[None]]
 """Makes a context for a wait for a server, such as one in which a signal ends the wait."""
@@ -27,6 +31,7 @@ class Session:
         self._connection: SessionConnection | None = None
         self._own: SessionConnection | None = None
         self._is_lent = False
+        self._asked = 0.0
 
     def turn_to(self, conninfo: str) -> None:
         """Query this server from now on."""
@@ -68,6 +73,14 @@ class Session:
             self._connection.close()
             self._connection = None
 
+    def rest(self) -> None:
+        """Close a connection that nothing was asked over for a while; the next question opens another.
+
+        A smart shutdown waits for every session but walsenders, and so would wait for the end of a stream.
+        """
+        if time.monotonic() - self._asked > _RESTS_AFTER:
+            self.close()
+
     def ask(
         self, query: str, parameters: dict[str, Any], doing: str, text: DatabaseText | None = None
     ) -> list[tuple[Any, ...]]:
@@ -107,6 +120,7 @@ class Session:
     def _open(self) -> SessionConnection:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._conninfo)
+        self._asked = time.monotonic()
         return self._connection
 
 

@@ -184,7 +184,7 @@ class StreamRun:
                 if away is not None:
                     log.log(level, "connected again after %.1f s", away)
                 encoder = self._encoder(identity.database, text, again.watch)
-                self._loop.run(stream, encoder, timeline.follow, partial(self._read_again, again))
+                self._loop.run(stream, encoder, timeline.follow, partial(self._between_transactions, again))
             # The sink is closed last: what is asked of it until then, such as HUP, still counts.
             self._writer.back_to_edge()
             self._loop.acknowledge()
@@ -263,12 +263,18 @@ class StreamRun:
             self._end.resolve_now(identity.wal_position)
         return again
 
+    def _between_transactions(self, again: Resnapshot) -> None:
+        """Do what must not be done amid a transaction, or need not be."""
+        self._catalog.rest()
+        self._read_again(again)
+
     def _read_again(self, again: Resnapshot) -> None:
         """Read more of the tables; the end position "now" is where the stream has caught up with them."""
         if not again.finished:
             again.step()
             if again.finished:
                 self._end.resolve_now(again.position)
+                again.close()
 
     def _describe(self, text: DatabaseText) -> Describe:
         return partial(self._catalog.describe, text=text) if self._settings.use_catalog else describe_alone

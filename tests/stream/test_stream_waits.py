@@ -72,6 +72,17 @@ def test_a_server_that_goes_down_and_starts_up_is_waited_for(restarting, tmp_pat
     assert [line for line in found if line.startswith("pgcdc: warning: connected again after ")]
 
 
+def test_a_smart_shutdown_does_not_wait_for_a_stream(restarting, tmp_path, follow):
+    """It waits for sessions, such as the one that asked for the table's key, but not for walsenders."""
+    following = follow(restarting.uri(), "s", tmp_path / "out")
+    wait_until(lambda: following.rows() == [1])
+    restarting.pg_ctl("stop", "-m", "smart")
+    restarting.pg_ctl("restart")
+    with psycopg.connect(restarting.uri(), autocommit=True) as admin:
+        insert(admin, 2, 2)
+    wait_until(lambda: following.rows() == [1, 2])
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_hup_reopens_a_file_while_the_server_is_away(restarting, tmp_path, follow, ends):
     """It is moved into another folder, where the next run wouldn't find it."""
