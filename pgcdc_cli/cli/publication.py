@@ -76,6 +76,9 @@ GeneratedColumnsOption = Annotated[
     typer.Option("--generated-columns", help="Also publish generated columns (PostgreSQL 18)."),
 ]
 
+_OWNERS = "only its owner or a superuser may: pgcdc publication show {name} names the owner"
+"""The hint if the role may not alter or drop a publication."""
+
 _REFUSED = "it is the server that refuses it: in psql, \\d shows its tables and columns, \\dn its schemas"
 
 _SHOWN = 5
@@ -230,7 +233,8 @@ def alter(  # noqa: PLR0913 - a command's options
     with Catalog(conninfo) as catalog:
         _find(catalog, name)
         _check_generated_columns(catalog, generated_columns)
-        with hints({ErrorKind.PUBLICATION: unfit, ErrorKind.USAGE: _REFUSED}):
+        rights = f"{_OWNERS.format(name=name)}; tables must be its owner's, too"
+        with hints({ErrorKind.PUBLICATION: unfit, ErrorKind.USAGE: _REFUSED, ErrorKind.RIGHTS: rights}):
             catalog.alter_publication(name, change)
         _warn_of_refused(catalog, name)
 
@@ -261,7 +265,11 @@ def drop(
     from pgcdc_cli.catalog import Catalog
 
     missing = "see which exist with: pgcdc publication list"
-    with hints({ErrorKind.PUBLICATION: missing}), Catalog(conninfo) as catalog:
+    rights = _OWNERS.format(name=name)
+    with (
+        hints({ErrorKind.PUBLICATION: missing, ErrorKind.RIGHTS: rights}),
+        Catalog(conninfo) as catalog,
+    ):
         catalog.drop_publication(name, if_exists=if_exists)
 
 

@@ -358,3 +358,22 @@ def test_of_many_tables_some_are_named(shop, pgcdc):
     *named, last = ran.err.splitlines(keepends=True)
     assert named == [refusal(f"public.keyless{n}", "it has no replica identity") for n in range(5)]
     assert last == "pgcdc: warning: 2 more like these; to fix this: pgcdc doctor --publication p\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [(("alter", "--via-root"), "; tables must be its owner's, too"), (("drop",), "")],
+)
+def test_what_another_role_owns_is_not_for_replication_to_change(database18, refused, command, more):
+    role = f"{database18.name}_guest"
+    database18.execute(f"CREATE PUBLICATION pub; CREATE ROLE {role} LOGIN")
+    verb, *options = command
+    try:
+        refused(
+            *("publication", verb, "pub", *options, "-d", database18.server.uri(database18.name, role)),
+            status=4,
+            error=f'could not {verb} publication "pub": must be owner of publication pub',
+            hint=f"only its owner or a superuser may: pgcdc publication show pub names the owner{more}",
+        )
+    finally:
+        database18.execute(f"DROP ROLE {role}")
