@@ -46,8 +46,8 @@ def test_it_is_told_where_a_running_stream_is(source, follow, manager, tmp_path)
     assert first["STATUS"].endswith("; 0 rows in 0 transactions")
     insert(source, 1, 3)
     wait_until(lambda: manager.read()[-1]["STATUS"].endswith("; 3 rows in 1 transaction"))
-    silent = len(manager.told)
-    wait_until(lambda: len(manager.read()) >= silent + 3)
+    before = len(manager.told)
+    wait_until(lambda: len(manager.read()) >= before + 3)
     assert following.stop() == (0, "")
 
 
