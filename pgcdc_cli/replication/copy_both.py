@@ -35,7 +35,7 @@ _TRICKLE = 64
 """Frames of one read below which the next can wait: a server that flushes each message wakes us often."""
 
 _WAITING = 8 << 10
-"""Bytes waiting in the socket that are worth another read even after few frames: rows are wide."""
+"""Bytes waiting in the socket after a read that are no trickle: rows are wide, or the buffer is full."""
 
 _LONGEST_READ = 0.1
 """Seconds of one read, at most, while a large message is incomplete: the feedback thread waits meanwhile."""
@@ -51,7 +51,7 @@ _PAUSE = 0.01
 
 _LONGEST_PAUSE = 0.25
 
-_READ_AHEAD_PAUSE = 0.0001
+_READ_AHEAD_PAUSE = 0.0003
 """Seconds between two reads ahead: less than a server needs to fill the socket's buffer."""
 
 _KEEPALIVE = struct.Struct(">cqqB")
@@ -301,8 +301,9 @@ class CopyBothFrames:
         """Read what has arrived into libpq's buffer; false if it has no room for more. `take` raises errors.
 
         libpq reads until nothing has arrived or its buffer is full, and doubles a full one (`pqReadData` in
-        fe-misc.c). Its size can't be asked for. So the buffer counts as full if more is waiting after a read;
-        and the bytes that were waiting before each read are added up.
+        fe-misc.c). Its size can't be asked for. So the buffer counts as full if much is waiting after a read,
+        more than a server sends in the next moment; and the bytes that were waiting before each read are
+        added up.
         """
         if self._ahead >= _LARGEST_BUFFER or (self._may_be_full and self._buffer >= _LARGEST_BUFFER):
             return False
@@ -311,7 +312,7 @@ class CopyBothFrames:
                 self._ahead += arrived
                 self._buffer *= 2 if self._may_be_full else 1
                 self._pgconn.consume_input()
-                self._may_be_full = self._arrived() > 0
+                self._may_be_full = self._arrived() >= _WAITING
         except psycopg.OperationalError as failure:
             self._failure = self._failure or failure
             return False

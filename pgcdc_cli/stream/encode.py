@@ -40,6 +40,9 @@ _GOES_ON = frozenset(
 _GATHER = 0.005
 """Seconds to wait for more of an open transaction before decoding what has arrived."""
 
+_PART = 16
+"""A sixteenth of a batch that has come suggests that the rest comes soon."""
+
 _MANY_FRAMES = 16
 """Frames of any plugin at once that suggest that more are coming."""
 
@@ -103,8 +106,8 @@ class FrameEncoder(Protocol):
     @property
     def ended(self) -> bool: ...
 
-    def patience(self, last: bytes, came: int) -> float | None:
-        """Return the seconds to wait for more after `came` frames, given the last one; None: don't wait."""
+    def patience(self, frames: Sequence[bytes], came: int) -> float | None:
+        """Return the seconds to wait for more after these, of which `came` came last; None: don't wait."""
         ...
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]: ...
@@ -140,9 +143,13 @@ class ChangeEncoder:
     def ended(self) -> bool:
         return self._decoder.ended
 
-    def patience(self, last: bytes, came: int) -> float | None:  # noqa: ARG002 - the contract's
-        """Wait after a message that begins a transaction or a streamed block, or is inside of one."""
-        return _GATHER if last[MESSAGE_TAG] in _GOES_ON else None
+    def patience(self, frames: Sequence[bytes], came: int) -> float | None:  # noqa: ARG002 - the contract's
+        """Wait after a message that begins a transaction or a streamed block, or is inside of one.
+
+        Also after many messages whose rows are divided among so many tables that more at once cost less.
+        """
+        divided = self.batch > SMALLEST_BATCH and len(frames) >= self.batch // _PART
+        return _GATHER if divided or frames[-1][MESSAGE_TAG] in _GOES_ON else None
 
     def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
         """Encode frames. Raises what decoder and format raise.
@@ -208,7 +215,7 @@ class RawEncoder:
         self._until = until
         self.ended = False
 
-    def patience(self, last: bytes, came: int) -> float | None:  # noqa: ARG002 - the contract's
+    def patience(self, frames: Sequence[bytes], came: int) -> float | None:  # noqa: ARG002 - the contract's
         """Look for more, without waiting, after many frames: a plugin's transactions can't be recognized."""
         return 0.0 if came >= _MANY_FRAMES else None
 

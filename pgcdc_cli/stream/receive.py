@@ -58,7 +58,7 @@ class BatchReceiver:
         if (
             wait <= 0
             or not fits_small_batch(received.frames)
-            or self._encoder.patience(received.frames[-1], len(received.frames)) is not None
+            or self._encoder.patience(received.frames, len(received.frames)) is not None
         ):
             return received
         if self._ends_with(received):
@@ -72,7 +72,7 @@ class BatchReceiver:
         batch = self._encoder.batch
         came, size = received.frames, sum(map(len, received.frames))
         while not (self._ends_with(received) or self._must_end()):
-            patience = self._encoder.patience(received.frames[-1], len(came))
+            patience = self._encoder.patience(received.frames, len(came))
             is_full = len(received.frames) >= batch or size >= batch * MESSAGE_BYTES
             if patience is None or is_full or time.monotonic() >= until:
                 break

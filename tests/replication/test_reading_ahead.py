@@ -75,16 +75,18 @@ def wait_until_the_server_waits(database, slot: str) -> None:
 
 
 @pytest.mark.usefixtures("slot")
-def test_a_server_goes_on_while_the_caller_is_busy_but_not_for_ever(database):
+@pytest.mark.parametrize(("rows", "size"), [(200_000, 100), (200, 400_000)])
+def test_a_server_goes_on_while_the_caller_is_busy_but_not_for_ever(database, rows, size):
     slot = database.create_slot()
-    database.execute("INSERT INTO t SELECT -g, repeat('x', 400000) FROM generate_series(1, 200) g")
+    insert = "INSERT INTO t SELECT -g, repeat('x', %s) FROM generate_series(1, %s) g"
+    database.execute(insert, (size, rows))
     with streaming(database.uri, slot) as stream:
         with stream.reading_ahead():
             wait_until_the_server_waits(database, slot)
         query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
         with stopped(database.execute(query, (slot,)).fetchone()[0]):
             arrived = 0
-            while not (received := stream.receive(1000, 0.1)).empty:
+            while not (received := stream.receive(rows, 0.1)).empty:
                 arrived += sum(map(len, received.frames))
         assert 1 << 20 < arrived < 9 << 20
 

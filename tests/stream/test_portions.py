@@ -51,8 +51,8 @@ class Encoder:
     def __init__(self) -> None:
         self._edges = [None, Edge(Lsn(1), Lsn(2), 1), Edge(Lsn(3), Lsn(4), 1)]
 
-    def patience(self, last: bytes, came: int) -> None:
-        del last, came
+    def patience(self, frames: list[bytes], came: int) -> None:
+        del frames, came
 
     def encode(self, frames):
         del frames

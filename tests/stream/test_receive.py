@@ -74,12 +74,9 @@ def receiver(
     pace: float = 0.0,
     must_end: Callable[[], bool] = lambda: False,
     raw: bool = False,
+    batch: int = SMALLEST_BATCH,
 ) -> BatchReceiver:
-    encoder = (
-        RawEncoder(None, None)
-        if raw
-        else ChangeEncoder(SimpleNamespace(batch=SMALLEST_BATCH), None, None, None)
-    )
+    encoder = RawEncoder(None, None) if raw else ChangeEncoder(SimpleNamespace(batch=batch), None, None, None)
     run_end = RunEnd(RunLimits(end_lsn=None if end is None else Lsn(end)))
     return BatchReceiver(wire, encoder, run_end, must_end, pace)
 
@@ -99,6 +96,14 @@ def test_a_whole_transaction_waits_for_nothing():
     wire = Wire(came("BIC"), came("BIC"))
     assert tags(receiver(wire).receive()) == "BIC"
     assert wire.looks == 1
+
+
+def test_while_many_tables_make_batches_large_a_server_that_is_behind_fills_them():
+    many, few = "BIC" * (SMALLEST_BATCH // 8), "BIC" * 10
+    pieces = [came(many), came(few), came(few)]
+    assert tags(receiver(Wire(*pieces), batch=2 * SMALLEST_BATCH).receive()) == many + few + few
+    assert tags(receiver(Wire(*pieces)).receive()) == many
+    assert tags(receiver(Wire(*reversed(pieces)), batch=2 * SMALLEST_BATCH).receive()) == few
 
 
 def test_a_small_batch_that_follows_closely_waits_for_more(clock):
