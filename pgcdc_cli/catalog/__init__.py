@@ -53,9 +53,9 @@ class Catalog:
         self._session.turn_to(conninfo)
 
     def over(self, connection: SessionConnection) -> AbstractContextManager[None]:
-        """Ask over a session that is there, and has nothing else to do: one connection less to open.
+        """Ask for slots, settings, and missing publications over a walsender: one connection less to open.
 
-        What opens tables, such as the reading of publications, is asked over the catalog's own connection.
+        The rest is asked over the catalog's own connection, since it may open tables (`Session.over`).
         """
         return self._session.over(connection)
 
@@ -137,13 +137,11 @@ class Catalog:
 
     def publications(self) -> list[Publication]:
         """List the database's publications by name."""
-        with self._session.apart():
-            return read_publications(self._session, None)
+        return read_publications(self._session, None)
 
     def publication(self, name: str) -> Publication | None:
         """Find a publication by its name, or by what `publications` shows if that is not valid text."""
-        with self._session.apart():
-            found = read_publications(self._session, name)
+        found = read_publications(self._session, name)
         found = found or [one for one in self.publications() if one.name == name]
         return found[0] if found else None
 
@@ -186,15 +184,14 @@ class Catalog:
         The server locks each table for that; the error's cause is LockNotAvailable if it can't within a
         second.
         """
-        with self._session.apart(), self._session.impatient():
+        with self._session.impatient():
             return read_published(self._session, names)
 
     def create_publication(self, publication: Publication) -> None:
         """Create a publication of tables, of all tables in schemas, or of all tables."""
         doing = f'create publication "{publication.name}"'
         try:
-            with self._session.apart():
-                self._session.run(create_statement(publication), doing, {"42710": ErrorKind.PUBLICATION})
+            self._session.run(create_statement(publication), doing, {"42710": ErrorKind.PUBLICATION})
         except PgcdcError as error:
             if error.kind is ErrorKind.RIGHTS:
                 error.hint = create_grant(self._session)
@@ -208,7 +205,7 @@ class Catalog:
         from pgcdc_cli.catalog.doctor import refused_changes  # noqa: PLC0415 - a stream needs none of it
 
         try:
-            with self._session.apart(), self._session.impatient():
+            with self._session.impatient():
                 return refused_changes(self._session, publication)
         except PgcdcError as error:
             if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
@@ -222,14 +219,12 @@ class Catalog:
     def set_publication_tables(self, publication: Publication) -> None:
         """Set an existing publication's tables, replacing its current ones."""
         doing = f'change publication "{publication.name}"'
-        with self._session.apart():
-            self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
+        self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
 
     def alter_publication(self, name: str, change: Alteration) -> None:
         """Alter a publication in one transaction."""
         unfit = dict.fromkeys(("42704", "42710", "55000"), ErrorKind.PUBLICATION)
-        with self._session.apart():
-            self._session.run(alter_statements(name, change), f'alter publication "{name}"', unfit)
+        self._session.run(alter_statements(name, change), f'alter publication "{name}"', unfit)
 
     def drop_publication(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a publication."""

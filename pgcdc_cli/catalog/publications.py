@@ -110,7 +110,7 @@ def read_published(session: Session, names: Sequence[str]) -> list[tuple[str, st
 
 def missing_publications(session: Session, names: Sequence[str]) -> list[str]:
     """List those of `names` that don't exist, in their order."""
-    rows = session.ask(_MISSING, {"names": list(names)}, "look for the publications")
+    rows = session.ask(_MISSING, {"names": list(names)}, "look for the publications", opens_no_table=True)
     return [name for (name,) in rows]
 
 

@@ -29,8 +29,7 @@ class Session:
         self._conninfo = conninfo
         self._waiting = waiting
         self._connection: SessionConnection | None = None
-        self._own: SessionConnection | None = None
-        self._is_lent = False
+        self._lent: SessionConnection | None = None
         self._asked = 0.0
 
     def turn_to(self, conninfo: str) -> None:
@@ -41,32 +40,17 @@ class Session:
 
     @contextmanager
     def over(self, connection: SessionConnection) -> Iterator[None]:
-        """Ask over a session that is there, and has nothing else to do: one connection less to open."""
-        self._own, self._connection, self._is_lent = self._connection, connection, True
-        try:
-            yield
-        finally:
-            if self._connection is not connection:
-                # It was lost.
-                self.close()
-            self._own, self._connection, self._is_lent = None, self._own, False
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Ask over this session's own connection, also inside of `over`.
+        """Ask what opens no table over a walsender that has nothing else to do: one connection less to open.
 
         A walsender keeps what it knows of each table that it has opened, also beyond START_REPLICATION: it
         would decode changes from before an ALTER TABLE with the table's present columns. Then values are
-        lost, and where a type changed, the server crashes. Whatever opens tables is asked apart.
+        lost, and where a type changed, the server crashes.
         """
-        if not self._is_lent:
-            yield
-            return
-        lent, self._connection, self._is_lent = self._connection, self._own, False
+        self._lent = connection
         try:
             yield
         finally:
-            self._own, self._connection, self._is_lent = self._connection, lent, True
+            self._lent = None
 
     def close(self) -> None:
         if self._connection is not None:
@@ -82,19 +66,27 @@ class Session:
             self.close()
 
     def ask(
-        self, query: str, parameters: dict[str, Any], doing: str, text: DatabaseText | None = None
+        self,
+        query: str,
+        parameters: dict[str, Any],
+        doing: str,
+        text: DatabaseText | None = None,
+        *,
+        opens_no_table: bool = False,
     ) -> list[tuple[Any, ...]]:
         """Read rows; `text` says how to decode them, by default with invalid bytes escaped.
 
-        A connection that was lost since its last use is opened again, once. Raises PgcdcError.
+        `opens_no_table`: the query opens only the server's own catalogs, and may be asked inside of `over`. A
+        connection that was lost since its last use is opened again, once. Raises PgcdcError.
         """
-        reused = self._connection is not None and not self._connection.closed
+        lent = _still_open(self._lent) if opens_no_table else None
+        reused = lent or _still_open(self._connection)
         try:
             with self._waiting():
-                return ask(self._open(), query, parameters, text)
+                return ask(lent or self._open(), query, parameters, text)
         except psycopg.Error as error:
-            if reused and self._connection is not None and self._connection.closed:
-                return self.ask(query, parameters, doing, text)
+            if reused is not None and reused.closed:
+                return self.ask(query, parameters, doing, text, opens_no_table=opens_no_table)
             raise server_failure(doing, error) from error
 
     @contextmanager
@@ -105,9 +97,10 @@ class Session:
             yield
         finally:
             # The setting is gone with a lost connection.
-            if self._connection is not None and not self._connection.closed:
+            connection = _still_open(self._connection)
+            if connection is not None:
                 with suppress(psycopg.Error):
-                    self._connection.execute("SET lock_timeout = 0")
+                    connection.execute("SET lock_timeout = 0")
 
     def run(self, statement: sql.Composable, doing: str, kinds: Kinds) -> None:
         """Execute a statement without a result; `kinds` are error kinds by SQLSTATE that only it has."""
@@ -118,10 +111,13 @@ class Session:
             raise server_failure(doing, error, kinds) from error
 
     def _open(self) -> SessionConnection:
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(self._conninfo)
+        self._connection = _still_open(self._connection) or connect(self._conninfo)
         self._asked = time.monotonic()
         return self._connection
+
+
+def _still_open(connection: SessionConnection | None) -> SessionConnection | None:
+    return None if connection is None or connection.closed else connection
 
 
 _FACTS = """
@@ -144,7 +140,7 @@ class ServerFacts:
 
 
 def read_facts(session: Session) -> ServerFacts:
-    [row] = session.ask(_FACTS, {}, "read the server's settings")
+    [row] = session.ask(_FACTS, {}, "read the server's settings", opens_no_table=True)
     version, database, wal_level, milliseconds, in_recovery, may_replicate = row
     return ServerFacts(version, database, wal_level, milliseconds / 1000, in_recovery, bool(may_replicate))
 

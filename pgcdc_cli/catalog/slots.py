@@ -53,7 +53,7 @@ class Slot:
 
 
 def read_slots(session: Session, name: str | None) -> list[Slot]:
-    rows = session.ask(_SLOTS, {"name": name}, "read the slots")
+    rows = session.ask(_SLOTS, {"name": name}, "read the slots", opens_no_table=True)
     return [_slot(*row) for row in rows]
 
 

@@ -1,7 +1,9 @@
 import uuid
+from functools import partial
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -122,3 +124,38 @@ def test_a_plain_role_may_read_all_of_it(database):
     finally:
         with psycopg.connect(database.server.uri(), autocommit=True) as admin:
             admin.execute("DROP ROLE catalog_reader")
+
+
+def test_a_walsender_is_asked_only_what_opens_no_table(database):
+    """It would decode what comes before an ALTER TABLE with the columns that it has seen by then."""
+    database.execute("CREATE TABLE t (id int); CREATE PUBLICATION pub FOR TABLE t")
+    slot = database.create_slot()
+    role = f"one_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION CONNECTION LIMIT 0")
+    conninfo = make_conninfo(database.uri, user=role)
+    others = (
+        Catalog.tables,
+        Catalog.log_end,
+        Catalog.publications,
+        partial(Catalog.publication, name="pub"),
+        partial(Catalog.published, names=["pub"]),
+        partial(Catalog.diagnose, slot=None, publications=[]),
+        partial(Catalog.streaming_grants, role=role, publications=["pub"]),
+        partial(Catalog.origin_number, name="none"),
+        partial(Catalog.drop_publication, name="pub"),
+    )
+    try:
+        with (
+            ReplicationConnection(conninfo) as connection,
+            Catalog(conninfo) as catalog,
+            catalog.over(connection.own_session),
+        ):
+            assert catalog.slot(slot).name == slot
+            assert catalog.other_slots(slot, "") == f'did you mean "{slot}"; or '
+            catalog.check_publications(["pub"], for_slot=True)
+            catalog.check_wal_level()
+            for asks in others:
+                with pytest.raises(PgcdcError, match="too many connections"):
+                    asks(catalog)
+    finally:
+        database.execute(f"DROP ROLE {role}")
