@@ -1,67 +1,24 @@
 """One file with a checkpoint beside it."""
 
 import os
-import random
 import shutil
-from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 
 import pytest
-from sink_disks import Crash, FailingDisk, PowerDisk
-from sink_tools import SOURCE, START, Clock, Feed, Framed, Lines, expected, go_on, transactions
+from file_sink_tools import TXS, feed, lines, make_sink, started
+from sink_tools import Framed, error_of, expected, go_on
 
 from pgcdc_cli.changes.slice import Edge, TableRead
-from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import output_file
-from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.file_sink import file_sink, takes_checkpoint
 from pgcdc_cli.sinks.sink import SinkSettings
-
-TXS = transactions("ab", "a", "aacb", "bc", "abcabcabc", "c", "ad")
-
-
-class Plain(Lines):
-    """Lines in frames without head and tail, which truncating at a wrong place would break."""
-
-    name = "plain"
-    frame = Framed.frame
-
-    @classmethod
-    def read(cls, content: bytes, *, finished: bool) -> list[bytes]:
-        return Framed.read(b"HEAD" + content, finished=finished)
 
 
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch):
     monkeypatch.setattr(output_file, "FRAME_SIZE", 100)
-
-
-def make_sink(path, disk: Disk | None = None, clock: Clock | None = None) -> CheckpointedSink:
-    settings = SinkSettings(fsync_interval=5.0, status_interval=5.0)
-    return file_sink(str(path), Plain(), settings, disk, clock)
-
-
-def started(path) -> CheckpointedSink:
-    sink = make_sink(path)
-    sink.start(SOURCE, START, sink.open())
-    return sink
-
-
-def feed() -> Feed:
-    return Feed(Plain(), layout="stream")
-
-
-def lines(path, disk: Disk | None = None) -> list[bytes]:
-    return Plain.read((disk or Disk()).read(str(path)), finished=False)
-
-
-def error_of(call) -> PgcdcError:
-    with pytest.raises(PgcdcError) as caught:
-        call()
-    return caught.value
 
 
 def test_runs_one_after_another_leave_one_file(tmp_path):
@@ -372,113 +329,3 @@ def test_only_a_regular_file_takes_a_checkpoint(tmp_path):
     assert not takes_checkpoint("/dev/null")
     os.mkfifo(tmp_path / "pipe")
     assert not takes_checkpoint(str(tmp_path / "pipe"))
-
-
-class Script:
-    """A run with flushes, a lost connection, and a file that is moved and created again."""
-
-    def __init__(self, path: str, disk: Disk) -> None:
-        self.path, self.disk = path, disk
-        self.confirmed = START
-        self.moved = False
-        self.clock = Clock()
-        self.sink = make_sink(path, disk, self.clock)
-
-    def run(self) -> None:
-        self.sink.start(SOURCE, START, self.sink.open())
-        for step in self.steps():
-            step()
-            self.confirmed = max(self.confirmed, self.sink.durable_lsn)
-        self.sink.close()
-        self.confirmed = max(self.confirmed, self.sink.durable_lsn)
-
-    def steps(self):
-        sink, data = self.sink, feed()
-        yield lambda: sink.write(data.whole(TXS[0]))
-        yield sink.flush
-        yield lambda: sink.write(data.part(TXS[4], 0, 6))
-        yield sink.flush
-        yield sink.rollback
-        yield lambda: sink.write(data.whole(*TXS[1:3]))
-        yield sink.flush
-        yield self.move
-        yield sink.reopen
-        yield sink.tick
-        yield lambda: sink.write(data.part(TXS[3], 0, 1))
-        yield lambda: sink.write(data.part(TXS[3], 1, edge=True))
-        yield sink.flush
-        yield lambda: sink.advance(TXS[3].end_lsn)
-        yield lambda: sink.write(data.whole(TXS[4]))
-
-    def move(self) -> None:
-        self.disk.rename(self.path, self.path + ".1")
-        self.moved = True
-
-
-def recover_and_check(path: str, disk: Disk, confirmed, seed: int) -> None:
-    sink = make_sink(path, disk)
-    sink.open()
-    go_on(sink, feed(), TXS, confirmed, seed)
-    old = lines(path + ".1", disk) if disk.stat(path + ".1") is not None else []
-    assert old + lines(path, disk) == expected(TXS)
-
-
-@pytest.mark.parametrize("how", ["before", "after", "short", "ENOSPC", "EIO"])
-def test_whatever_fails_at_any_call_each_transaction_is_there_once(tmp_path, how):
-    counting = FailingDisk()
-    Script(str(tmp_path / "counted"), counting).run()
-    for at, call in enumerate(counting.calls):
-        if how == "short" and call != "write":
-            continue
-        path = str(tmp_path / f"out{at}")
-        disk = FailingDisk(at, how)
-        script = Script(path, disk)
-        with pytest.raises((Crash, PgcdcError)):
-            script.run()
-        with suppress(Crash):
-            script.sink.close()
-        disk.bury()
-        recover_and_check(path, FailingDisk(), script.confirmed, at)
-
-
-def moved_with_more_than_was_durable(path: str) -> None:
-    script = Script(path, FailingDisk())
-    for step in (script.sink.open, lambda: script.sink.start(SOURCE, START)):
-        step()
-    script.sink.write(feed().whole(*TXS[:2]))
-    script.sink.flush()
-    script.sink.write(feed().whole(TXS[2]))
-    script.sink._release()
-    script.move()
-
-
-@pytest.mark.parametrize("how", ["before", "after", "EIO"])
-def test_whatever_fails_at_any_call_while_a_moved_file_is_left_each_transaction_is_there_once(tmp_path, how):
-    for at in count():
-        path = str(tmp_path / f"out{at}")
-        moved_with_more_than_was_durable(path)
-        disk = FailingDisk(at, how)
-        sink = make_sink(path, disk)
-        with suppress(Crash, PgcdcError):
-            sink.start(SOURCE, START, sink.open())
-        with suppress(Crash, PgcdcError):
-            sink.close()
-        disk.bury()
-        recover_and_check(path, FailingDisk(), TXS[1].end_lsn, at)
-        if len(disk.calls) <= at:
-            break
-    assert "ftruncate" in disk.calls
-
-
-def test_after_a_power_cut_at_any_call_each_transaction_is_there_once():
-    counting = PowerDisk()
-    Script("/data/out", counting).run()
-    for at in range(counting.calls):
-        for seed in range(4):
-            disk = PowerDisk()
-            disk.cut_at = at
-            script = Script("/data/out", disk)
-            with pytest.raises(Crash):
-                script.run()
-            disk.power_cut(random.Random(seed))
-            recover_and_check("/data/out", disk, script.confirmed, seed)
