@@ -22,7 +22,7 @@ from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Slot
-    from pgcdc_cli.directory.checkpoint import Checkpoint, FileState
+    from pgcdc_cli.directory.checkpoint import Checkpoint
     from pgcdc_cli.spark.warehouse import MergedTable
     from pgcdc_cli.stream_status import FinishedSegments, MergeState
 
@@ -98,8 +98,9 @@ def _refuse_nowhere(warehouse: str) -> None:
 
 
 class _Status(NamedTuple):
-    """What there is to show; `failure` is the slot's problem, if any."""
+    """What there is to show; `alone`: the output is one file. `failure` is the slot's problem, if any."""
 
+    alone: bool
     checkpoint: "Checkpoint | None"
     files: "FinishedSegments"
     slot: "Slot | None"
@@ -120,7 +121,7 @@ def _look(output: Path, conninfo: str, warehouse: str | None) -> _Status:
                 check_slot(output, slot)
         except PgcdcError as error:
             failure = error
-    return _Status(checkpoint, files, slot, merged, failure)
+    return _Status(not output.is_dir(), checkpoint, files, slot, merged, failure)
 
 
 def _watched(found: _Status, history: History, *, json: bool) -> Iterator[str]:
@@ -147,7 +148,7 @@ def _names_a_server(conninfo: str) -> bool:
 
 
 def _content(found: _Status) -> dict[str, Any]:
-    checkpoint, files, slot, merged, _ = found
+    _, checkpoint, files, slot, merged, _ = found
     return {
         "format_version": 1,
         "checkpoint": None if checkpoint is None else _checkpoint_content(checkpoint),
@@ -199,11 +200,10 @@ def _merged_content(merged: "MergeState") -> dict[str, Any]:
 
 
 def _lines(found: _Status, lately: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
-    checkpoint, files, slot, merged, _ = found
+    alone, checkpoint, files, slot, merged, _ = found
     of_slot = [*_slot_facts(slot), *lately]
-    alone = checkpoint is not None and checkpoint.inode is not None
     of_files = () if alone else _file_facts(files, merged)
-    yield from facts([*_checkpoint_facts(checkpoint), *of_slot, *of_files])
+    yield from facts([*_checkpoint_facts(checkpoint, alone=alone), *of_slot, *of_files])
     if files.tables:
         yield ""
         headings = ["TABLE", "FILES", "CHANGES", "SIZE"]
@@ -215,7 +215,7 @@ def _lines(found: _Status, lately: Sequence[tuple[str, str]] = ()) -> Iterator[s
         yield from table(headings, map(_merged_cells, merged.tables), headings[1:4])
 
 
-def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, str]]:
+def _checkpoint_facts(checkpoint: "Checkpoint | None", *, alone: bool) -> Iterator[tuple[str, str]]:
     if checkpoint is None:
         yield "checkpoint", "- (a copy of finished files)"
         return
@@ -233,18 +233,15 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None") -> Iterator[tuple[str, st
     for one in checkpoint.resnapshots:
         done = "done" if one.stage == "done" else "going on"
         yield "read again", f"{safe(one.table)}: {one.rows:,} rows, {done}"
-    if checkpoint.inode is not None:
-        yield from (("file", _file_text(file.state)) for file in checkpoint.files)
+    rows = sum(file.state.rows for file in checkpoint.files)
+    if alone:
+        size = sum(file.state.size for file in checkpoint.files)
+        yield "file", f"{rows:,} changes, {human_bytes(size)}"
     elif checkpoint.files:
-        rows = sum(file.state.rows for file in checkpoint.files)
         yield (
             "unfinished",
             f"{len(checkpoint.files)} files with {rows:,} changes in segment {checkpoint.segment}",
         )
-
-
-def _file_text(state: "FileState") -> str:
-    return f"{state.rows:,} changes, {human_bytes(state.size)}"
 
 
 def _snapshot_text(*, finished: bool, tables_read: int, lsn: str | None) -> str:

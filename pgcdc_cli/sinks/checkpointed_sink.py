@@ -80,6 +80,9 @@ class Destination(Protocol):
     def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Save the checkpoint of an edge, and switch to new files; the old ones are finished and fsynced."""
 
+    def end(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
+        """End a run whose last edge is durable: let go of a file without which nothing is lost."""
+
 
 class CheckpointedSink:
     """A sink with a checkpoint. Call `open`, `start`, any number of writes, then `close`."""
@@ -386,6 +389,7 @@ class CheckpointedSink:
                 with self._guard:
                     self._rollback()
                     self._finish()
+                    self._destination.end(self._saved, self._save)
                     self._spools.close(self._edge.prepared)
         finally:
             self._release()

@@ -153,6 +153,9 @@ class SegmentDirectory:
         self._files.fsync_all([output.path for output in changed])
         self._schemas.write()
 
+    def end(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
+        """Do nothing: a segment without rows has no files."""
+
     def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Publish the open files as one finished segment; without any, only save the checkpoint."""
         if not edge.files:

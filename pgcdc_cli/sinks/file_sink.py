@@ -21,6 +21,7 @@ from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 from pgcdc_cli.sinks.sink import SinkSettings
 
 _PUT_BACK = "move the file that was written back under this name, and run again"
+_MOVE_AWAY = "move it away, and run again"
 _NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back next to it"
 
 
@@ -85,7 +86,7 @@ class SingleFile:
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
         """Find the file, with all that was durable. Raises CHECKPOINT if it is neither ours nor a copy."""
         if checkpoint.inode is None:
-            self._check_empty("the checkpoint names none")
+            self._check_empty("the checkpoint names none", _MOVE_AWAY)
             return checkpoint
         (entry,) = checkpoint.files
         there = self._files.stat(self._name)
@@ -94,15 +95,24 @@ class SingleFile:
         if self._moved is not None:
             return checkpoint
         if there is None:
-            raise damaged(self._full, "it is missing; was it moved without HUP?", hint=_PUT_BACK)
+            hint = self._without_it(checkpoint)
+            raise damaged(self._full, "it is missing; was it moved without HUP?", hint=hint)
         self._files.descriptor(self._name)
         found = self._stat()
         if found.inode != checkpoint.inode and not self._is_copy(found, entry.state):
             reason = "it is not the file that was written; was that one moved without HUP?"
-            raise damaged(self._full, reason, hint=_PUT_BACK)
+            raise damaged(self._full, reason, hint=self._without_it(checkpoint))
         if found.size < entry.state.size:
             raise damaged(self._full, f"it has {found.size} bytes, {entry.state.size} were durable")
         return replace(checkpoint, inode=found.inode)
+
+    def _without_it(self, checkpoint: Checkpoint) -> str:
+        """Make the hint for a file that isn't there; with prepared transactions only it can help."""
+        if checkpoint.prepared:
+            return _PUT_BACK
+        continues = checkpoint.source.slot and checkpoint.end_lsn
+        where = f", with --startpos {checkpoint.end_lsn}" if continues else " from the start"
+        return f"{_PUT_BACK}; if it is gone for good, remove {self.control.checkpoint}, and run again{where}"
 
     def _is_copy(self, found: Stat, state: FileState) -> bool:
         """Whether a file has all that was durable, as one that came back from another file system."""
@@ -180,6 +190,12 @@ class SingleFile:
         found = self._files.stat(self._name)
         if found is None or found.inode != edge.inode:
             self._switch(self._name, edge, save)
+
+    def end(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
+        """Name no file in the checkpoint if it is empty: until the next run, it may go or be replaced."""
+        found = self._files.stat(self._name)
+        if not any(entry.state.size for entry in edge.files) and (found is None or not found.size):
+            save(replace(edge, files=(), inode=None))
 
     def _switch(self, name: str, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Leave the file, which was opened by this name, and begin a new one."""

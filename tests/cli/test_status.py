@@ -158,6 +158,15 @@ def test_a_file_says_how_far_it_is(shop, pgcdc, tmp_path):
     assert lines["read by"].strip() == "nobody"
 
 
+def test_a_file_without_rows_is_a_file_too(shop, pgcdc):
+    slot = shop.create_slot()
+    given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-f", "changes.jsonl", "--endpos", "now")
+    assert pgcdc("stream", *given).status == 0
+    lines = dict(line.split("  ", 1) for line in pgcdc("status", "changes.jsonl").out.splitlines())
+    assert lines["file"].strip() == "0 changes, 0 bytes"
+    assert "segments" not in lines
+
+
 def test_a_file_that_lacks_what_was_durable_is_an_error(shop, pgcdc, tmp_path):
     """One that is missing was moved, perhaps a moment ago: its stream goes on."""
     slot, out = shop.copy_slot(shop.slot), tmp_path / "changes.jsonl"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from file_sink_tools import TXS, feed, lines, make_sink, started
-from sink_tools import Framed, error_of, expected, go_on
+from sink_tools import START, Framed, error_of, expected, go_on
 
 from pgcdc_cli.changes.slice import Edge, TableRead
 from pgcdc_cli.errors import ErrorKind
@@ -254,6 +254,55 @@ def test_hup_takes_the_empty_file_that_was_put_in_place(tmp_path):
     sink.write(feed().whole(TXS[2]))
     sink.close()
     assert lines(tmp_path / "out") == expected(TXS[2:3])
+
+
+def archived(path) -> None:
+    """Move a file into another folder, as a script for rotation does. Its inode stays in use."""
+    (path.parent / "archive").mkdir()
+    path.rename(path.parent / "archive" / path.name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [archived, lambda path: (archived(path), path.touch()), lambda path: (path.unlink(), path.touch())],
+    ids=["moved", "replaced", "created again"],
+)
+def test_a_file_without_rows_may_go_between_two_runs(tmp_path, change):
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.advance(TXS[0].end_lsn)
+    sink.write(feed().part(TXS[4], 0, 6))
+    sink.close()
+    change(path)
+    sink = make_sink(path)
+    assert sink.open().end_lsn == TXS[0].end_lsn
+    go_on(sink, feed(), TXS, sink.durable_lsn)
+    assert lines(path) == expected(TXS[1:])
+
+
+def test_a_file_without_rows_that_was_written_to_between_two_runs_is_not_taken(tmp_path):
+    path = tmp_path / "out"
+    started(path).close()
+    path.write_text("mine\n")
+    error = error_of(lambda: make_sink(path).open())
+    assert (error.kind, error.hint) == (ErrorKind.CHECKPOINT, "move it away, and run again")
+    assert path.read_text() == "mine\n"
+    path.rename(tmp_path / "mine")
+    go_on(started(path), feed(), TXS, START)
+    assert lines(path) == expected(TXS)
+
+
+def test_a_file_that_a_killed_run_left_is_missed_though_none_of_its_rows_were_durable(tmp_path):
+    """They will come again, and may be in the file, wherever that is."""
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink._release()
+    archived(path)
+    assert lines(tmp_path / "archive/out") == expected(TXS[:1])
+    assert error_of(lambda: make_sink(path).open()).kind is ErrorKind.CHECKPOINT
+    path.touch()
+    assert error_of(lambda: make_sink(path).open()).kind is ErrorKind.CHECKPOINT
 
 
 def test_a_file_that_has_data_already_is_not_taken(tmp_path):

@@ -127,3 +127,20 @@ def test_after_a_power_cut_at_any_call_each_transaction_is_there_once():
                 script.run()
             disk.power_cut(random.Random(seed))
             recover_and_check("/data/out", disk, script.confirmed, seed)
+
+
+def test_after_a_power_cut_at_any_call_while_an_empty_file_is_left_each_transaction_is_there_once():
+    for at in count():
+        for seed in range(4):
+            disk = PowerDisk()
+            disk.cut_at = at
+            sink = make_sink("/data/out", disk)
+            with suppress(Crash):
+                sink.start(SOURCE, START, sink.open())
+                sink.write(feed().part(TXS[4], 0, 6))
+                sink.close()
+            made = disk.calls
+            disk.power_cut(random.Random(seed))
+            recover_and_check("/data/out", disk, START, seed)
+        if made < at:
+            break

@@ -214,6 +214,21 @@ def test_a_file_of_somebody_else_is_not_written_over(shop18, tmp_path):
     assert out.read_text() == "precious"
 
 
+def test_a_snapshot_is_taken_again_after_its_file_was_removed_as_the_hint_says(shop18, tmp_path):
+    out = tmp_path / "out"
+    assert run(shop18.uri, *PUB, "-f", out).returncode == 0
+    before = len(out.read_text().splitlines())
+    out.unlink()
+    ended = run(shop18.uri, *PUB, "-f", out)
+    assert ended.returncode == 10
+    assert ended.stderr.endswith(
+        "; if it is gone for good, remove out.checkpoint, and run again from the start\n"
+    )
+    (tmp_path / "out.checkpoint").unlink()
+    assert run(shop18.uri, *PUB, "-f", out).returncode == 0
+    assert len(out.read_text().splitlines()) == before
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_rows_and_the_next_begins_anew(shop18, proxy18, tmp_path, number):
     shop18.execute("INSERT INTO u SELECT g, repeat('x', 100000) FROM generate_series(2, 300) g")

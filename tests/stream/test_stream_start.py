@@ -119,6 +119,33 @@ def test_a_new_slot_does_not_hide_a_gap(source, tmp_path):
     assert numbers((tmp_path / "out").read_text()) == [1, 3]
 
 
+def test_a_file_without_rows_may_be_removed_between_two_runs(source, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "out"
+    assert stream(source.uri, slot, "-f", str(out), *NOW).returncode == 0
+    out.unlink()
+    insert(source, 1, 1)
+    run = stream(source.uri, slot, "-f", str(out), *NOW)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert numbers(out.read_text()) == [1]
+
+
+def test_a_stream_goes_on_without_a_file_that_was_removed_as_the_hint_says(source, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 1)
+    assert stream(source.uri, slot, "-f", str(out), *NOW).returncode == 0
+    out.unlink()
+    insert(source, 2, 2)
+    run = stream(source.uri, slot, "-f", str(out), *NOW)
+    remedy = re.search(
+        "if it is gone for good, remove (.+), and run again, with (--startpos) (.+)\n", run.stderr
+    )
+    assert (run.returncode, remedy[1]) == (10, "out.checkpoint")
+    (tmp_path / remedy[1]).unlink()
+    run = stream(source.uri, slot, "-f", str(out), remedy[2], remedy[3], *NOW)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert numbers(out.read_text()) == [2]
+
+
 def test_a_start_position_skips_what_was_before(source, tmp_path):
     slot = source.create_slot()
     insert(source, 1, 2)
