@@ -11,6 +11,10 @@ from pgcdc_cli.changes.selection import EVERYTHING, Selected
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation
+from pgcdc_cli.types.pg_type import builtin
+
+_LEAVE_OUT = "leave out --binary"
+_ASK = "leave out --binary; or only --no-catalog, if it is an enum or a domain, or an array of one"
 
 Describe = Callable[[Sequence[Relation]], list[TableSchema]]
 """Adds catalog facts to Relation messages, all those of a batch at once."""
@@ -83,7 +87,7 @@ def _check_readers(table: TableSchema) -> None:
                 ErrorKind.PROTOCOL,
                 f'could not read column "{column.name}" of table "{table.display}" in binary:'
                 f" type {column.declared} has no binary reader",
-                hint="leave out --binary",
+                hint=_LEAVE_OUT if table.facts is not None or builtin(column.type_oid, -1) else _ASK,
             )
 
 

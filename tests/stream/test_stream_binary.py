@@ -72,6 +72,10 @@ def test_a_type_without_a_reader_stops_the_stream_with_the_way_out(database, tmp
     run = stream(database.uri, slot, *out, "--binary", *NOW)
     reason = 'read column "price" of table "public.priced" in binary: type money has no binary reader'
     refused(run, 8, reason, "leave out --binary")
+    run = stream(
+        database.uri, database.copy_slot(slot), "--exclude-table", "public.t", "--binary", "--no-catalog"
+    )
+    refused(run, 8, reason, "leave out --binary")
     again = stream(database.uri, slot, *out, *NOW)
     assert (again.returncode, again.stderr) == (0, "")
     assert (tmp_path / "out").read_text().count('"op":"I"') == 2
@@ -92,3 +96,20 @@ def test_a_composite_has_no_reader_but_a_type_without_a_send_function_needs_none
         'pgcdc: error: could not read column "p" of table "public.pairs" in binary:'
         " type pair has no binary reader\n"
     )
+
+
+def test_what_only_the_catalog_knows_can_be_read_without_no_catalog_as_the_hint_says(database18):
+    database18.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE moods (a int PRIMARY KEY, m mood);"
+        "CREATE PUBLICATION pub FOR TABLE moods"
+    )
+    slot = database18.create_slot()
+    database18.execute("INSERT INTO moods VALUES (1, 'ok')")
+    refused(
+        stream(database18.uri, slot, "--binary", "--no-catalog", *NOW),
+        8,
+        'read column "m" of table "public.moods" in binary: type unknown has no binary reader',
+        "leave out --binary; or only --no-catalog, if it is an enum or a domain, or an array of one",
+    )
+    for option in ("--binary", "--no-catalog"):
+        assert '"m":"ok"' in stream(database18.uri, slot, option, "--peek", *NOW).stdout
