@@ -2,6 +2,8 @@
 
 import json as json_text
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -138,13 +140,24 @@ def create(  # noqa: PLR0913 - a command's options
         generated_columns=generated_columns or "none",
     )
     exists = f"to change it: pgcdc publication alter {name}; see it with: pgcdc publication show {name}"
-    with hints({ErrorKind.PUBLICATION: exists, ErrorKind.USAGE: _REFUSED}), Catalog(conninfo) as catalog:
+    with hints({ErrorKind.PUBLICATION: exists}), _server_refuses(), Catalog(conninfo) as catalog:
         _check_generated_columns(catalog, generated_columns)
         catalog.create_publication(publication)
         _warn_of_refused(catalog, name)
     if not (all_tables or tables or schemas):
         warn(f"it publishes nothing yet: pgcdc publication alter {name} --add-table schema.table")
     write(name)
+
+
+@contextmanager
+def _server_refuses() -> Iterator[None]:
+    """Say where to look if the server refuses something and there is no other hint."""
+    try:
+        yield
+    except PgcdcError as error:
+        if error.hint == ErrorKind.USAGE.rule.hint:
+            error.hint = _REFUSED
+        raise
 
 
 def _check_generated_columns(catalog: "Catalog", wanted: str | None) -> None:
@@ -234,7 +247,7 @@ def alter(  # noqa: PLR0913 - a command's options
         _find(catalog, name)
         _check_generated_columns(catalog, generated_columns)
         rights = f"{_OWNERS.format(name=name)}; tables must be its owner's, too"
-        with hints({ErrorKind.PUBLICATION: unfit, ErrorKind.USAGE: _REFUSED, ErrorKind.RIGHTS: rights}):
+        with hints({ErrorKind.PUBLICATION: unfit, ErrorKind.RIGHTS: rights}), _server_refuses():
             catalog.alter_publication(name, change)
         _warn_of_refused(catalog, name)
 

@@ -145,7 +145,10 @@ SLOT_NAME_HINT = "a slot's name has lower case letters, digits and underscores, 
 _HINTS = {
     **dict.fromkeys(INVALID_TEXT, _INVALID_NAME),
     "3D000": "check -d",
-    "25006": "connect to the primary: a standby is read only; or default_transaction_read_only is on",
+    "25006": (
+        "connect to the primary: a standby is read only; if default_transaction_read_only is on, set"
+        " PGOPTIONS='-c default_transaction_read_only=off'"
+    ),
     "40001": "run again; hot_standby_feedback = on keeps a standby from having to cancel queries",
     "25P03": _CANCELLED,
     "25P04": _CANCELLED,

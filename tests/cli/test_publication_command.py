@@ -1,16 +1,23 @@
 """`pgcdc publication` against real servers, and how the argument of --table is parsed."""
 
 import json
+import re
 
 import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from servers import remove
+from standbys import standby
 
 from pgcdc_cli.catalog import PublishedTable
 from pgcdc_cli.cli.publication import published_table
 from pgcdc_cli.formats.terminal import identifier
 
+READ_ONLY = (
+    "connect to the primary: a standby is read only; if default_transaction_read_only is on, set"
+    " PGOPTIONS='-c default_transaction_read_only=off'"
+)
 ALL = ["insert", "update", "delete", "truncate"]
 
 
@@ -88,9 +95,12 @@ def test_generated_columns(any_shop, pgcdc):
     line = ("publication", "create", "p", "-d", any_shop.uri, "--table", "priced")
     ran = pgcdc(*line, "--generated-columns", "stored")
     if any_shop.server.version < 18:
-        assert (ran.status, ran.err.splitlines()[0]) == (
+        assert (ran.status, ran.err.splitlines()) == (
             2,
-            "pgcdc: error: could not publish generated columns: that needs PostgreSQL 18",
+            [
+                "pgcdc: error: could not publish generated columns: that needs PostgreSQL 18",
+                "hint: leave out --generated-columns",
+            ],
         )
         assert pgcdc(*line).status == 0
         assert shown(pgcdc, any_shop)["generated_columns"] == "none"
@@ -377,3 +387,43 @@ def test_what_another_role_owns_is_not_for_replication_to_change(database18, ref
         )
     finally:
         database18.execute(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("command", "statement"),
+    [
+        (("create", "new", "--all-tables"), "CREATE PUBLICATION"),
+        (("alter", "pub", "--via-root"), "ALTER PUBLICATION"),
+        (("drop", "pub"), "DROP PUBLICATION"),
+    ],
+)
+def test_a_setting_that_makes_sessions_read_only_is_overridden_as_the_hint_says(
+    database18, pgcdc, refused, command, statement
+):
+    verb, name, *options = command
+    database18.execute("CREATE PUBLICATION pub")
+    database18.execute(f"ALTER DATABASE {database18.name} SET default_transaction_read_only = on")
+    line = ("publication", verb, name, *options, "-d", database18.uri)
+    refused(
+        *line,
+        status=2,
+        error=f'could not {verb} publication "{name}": cannot execute {statement} in a read-only transaction',
+        hint=READ_ONLY,
+    )
+    [(variable, value)] = re.findall("(PGOPTIONS)='(.+)'", READ_ONLY)
+    ran = pgcdc(*line, env={variable: value})
+    assert (ran.status, ran.err) == (0, "")
+
+
+def test_a_standby_takes_no_publication(server18, refused):
+    follower = standby(server18)
+    reason = "cannot execute CREATE PUBLICATION in a read-only transaction"
+    try:
+        refused(
+            *("publication", "create", "p", "-d", follower.uri()),
+            status=2,
+            error=f'could not create publication "p": {reason}',
+            hint=READ_ONLY,
+        )
+    finally:
+        remove(follower)
