@@ -352,7 +352,7 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
         return conninfo_failure(conninfo, error)
     text = _one_line(_FAILED.sub("", str(error), count=1))
     kind, hint = _refusal(conninfo, text)
-    text = _of_several_hosts(str(error)) or text
+    text = "; ".join([*_unresolved(conninfo, str(error)), _of_several_hosts(str(error)) or text])
     hint = _connect_grant(text, error) or hint
     if error.pgconn is not None and error.pgconn.needs_password:
         kind, hint = ErrorKind.AUTHENTICATION, None
@@ -390,6 +390,17 @@ def _of_several_hosts(text: str) -> str | None:
     attempts = zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True)
     said = (f"{_address(host or address, port)}: {_brief(why)}" for host, port, address, why in attempts)
     return "; ".join(dict.fromkeys(said)) or None
+
+
+def _unresolved(conninfo: str, text: str) -> list[str]:
+    """Name the hosts that psycopg leaves out of its message, since it could not resolve their names.
+
+    A message that names no host doesn't tell which ones were tried.
+    """
+    hosts = str(conninfo_to_dict(conninfo).get("host") or "").split(",")
+    named = [host for host in hosts if f'"{host}"' in text or f"'{host}'" in text]
+    left_out = [host for host in hosts if host and host not in named and not host.startswith(("/", "@"))]
+    return [f'"{host}": its name could not be resolved' for host in dict.fromkeys(left_out)] if named else []
 
 
 def _address(host: str | None, port: str | None) -> str:

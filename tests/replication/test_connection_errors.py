@@ -124,6 +124,27 @@ def test_several_hosts_are_each_named_once_in_a_line():
     )
 
 
+@pytest.mark.parametrize(
+    ("hosts", "others"),
+    [
+        (
+            "unknown.invalid,127.0.0.1",
+            'connection to server at "127.0.0.1", port 1 failed: Connection refused',
+        ),
+        (
+            "/nowhere,unknown.invalid,127.0.0.1",
+            '"/nowhere", port 1: No such file or directory; "127.0.0.1", ',
+        ),
+        ("unknown.invalid,unknown.invalid,other.invalid", "failed to resolve host 'other.invalid': "),
+    ],
+)
+def test_a_host_whose_name_could_not_be_resolved_is_named_too(hosts, others):
+    error = refused(f"host={hosts} port=1 user=u dbname=d")
+    assert error.kind is ErrorKind.CONNECTION
+    unknown = '"unknown.invalid": its name could not be resolved; '
+    assert error.message.startswith(f"could not connect to the server: {unknown}{others}")
+
+
 def test_an_address_stands_for_a_host_without_a_name():
     error = refused("hostaddr=127.0.0.1,127.0.0.2 port=1 user=u dbname=d")
     reasons = (f'"127.0.0.{n}", port 1: Connection refused' for n in (1, 2))
