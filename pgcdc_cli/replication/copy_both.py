@@ -51,8 +51,11 @@ _PAUSE = 0.01
 
 _LONGEST_PAUSE = 0.25
 
-_READ_AHEAD_PAUSE = 0.0003
-"""Seconds between two reads ahead: less than a server needs to fill the socket's buffer."""
+_READ_AHEAD_PAUSE, _LONGEST_READ_AHEAD_PAUSE = 0.0003, 0.005
+"""Seconds between two reads ahead: less than a server needs to fill the socket's buffer.
+
+More if little came, since each read takes the interpreter's lock from the data thread.
+"""
 
 _KEEPALIVE = struct.Struct(">cqqB")
 
@@ -297,8 +300,10 @@ class CopyBothFrames:
                 break
         return size, keepalive
 
-    def read_ahead(self) -> bool:
-        """Read what has arrived into libpq's buffer; false if it has no room for more. `take` raises errors.
+    def read_ahead(self) -> int | None:
+        """Read what has arrived into libpq's buffer; None if it has no room for more. `take` raises errors.
+
+        Returns how many bytes had arrived.
 
         libpq reads until nothing has arrived or its buffer is full, and doubles a full one (`pqReadData` in
         fe-misc.c). Its size can't be asked for. So the buffer counts as full if much is waiting after a read,
@@ -306,7 +311,7 @@ class CopyBothFrames:
         added up.
         """
         if self._ahead >= _LARGEST_BUFFER or (self._may_be_full and self._buffer >= _LARGEST_BUFFER):
-            return False
+            return None
         try:
             if arrived := self._arrived():
                 self._ahead += arrived
@@ -315,8 +320,8 @@ class CopyBothFrames:
                 self._may_be_full = self._arrived() >= _WAITING
         except psycopg.OperationalError as failure:
             self._failure = self._failure or failure
-            return False
-        return True
+            return None
+        return arrived
 
     def _arrived(self) -> int:
         return int.from_bytes(ioctl(self._pgconn.socket, FIONREAD, bytes(4)), sys.byteorder)
@@ -421,9 +426,12 @@ class ReadAhead:
             self._rounds.acquire()
             if self._closed:
                 return
-            while self._step():
-                time.sleep(_READ_AHEAD_PAUSE)
+            pause = _READ_AHEAD_PAUSE
+            while (arrived := self._step()) is not None:
+                much = arrived >= _WAITING
+                pause = _READ_AHEAD_PAUSE if much else min(2 * pause, _LONGEST_READ_AHEAD_PAUSE)
+                time.sleep(pause)
 
-    def _step(self) -> bool:
+    def _step(self) -> int | None:
         with self._lock:
-            return self._busy.is_set() and self._frames.read_ahead()
+            return self._frames.read_ahead() if self._busy.is_set() else None
