@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -204,6 +204,26 @@ def go_on(sink: CheckpointedSink | Any, feed: Feed, txs: Sequence[Tx], confirmed
             at += step
         sink.write(feed.part(tx, at, edge=True))
     sink.close()
+
+
+class ScriptedRun:
+    """A new run in these steps; `confirmed` is the highest position that could have been confirmed."""
+
+    def __init__(self, sink: CheckpointedSink) -> None:
+        self.sink = sink
+        self.confirmed = START
+
+    def steps(self) -> Iterator[Callable[[], object]]:
+        raise NotImplementedError
+
+    def run(self) -> None:
+        assert self.sink.open() is None
+        self.sink.start(SOURCE, START)
+        for step in self.steps():
+            step()
+            self.confirmed = max(self.confirmed, self.sink.durable_lsn)
+        self.sink.close()
+        self.confirmed = max(self.confirmed, self.sink.durable_lsn)
 
 
 class MemoryOrRealReader:

@@ -5,13 +5,13 @@ import random
 import pytest
 from sink_disks import Crash, FailingDisk, PowerDisk
 from sink_tools import (
-    SOURCE,
     START,
     Clock,
     Feed,
     Framed,
     Lines,
     MemoryOrRealReader,
+    ScriptedRun,
     check_complete,
     go_on,
     make_directory,
@@ -37,27 +37,14 @@ def encoding(request):
     return request.param()
 
 
-class Script:
-    """A run with open transactions, flushes, parts, every cause of a rotation, and lost connections.
-
-    `confirmed` is the highest position that could have been confirmed to the server.
-    """
+class Script(ScriptedRun):
+    """A run with open transactions, flushes, parts, every cause of a rotation, and lost connections."""
 
     def __init__(self, path: str, encoding, disk: Disk) -> None:
-        self.confirmed = START
         self.clock = Clock()
         self.disk = disk
         self.feed = Feed(encoding)
-        self.sink = make_directory(path, encoding, disk, self.clock, **SETTINGS)
-
-    def run(self) -> None:
-        assert self.sink.open() is None
-        self.sink.start(SOURCE, START)
-        for step in self.steps():
-            step()
-            self.confirmed = max(self.confirmed, self.sink.durable_lsn)
-        self.sink.close()
-        self.confirmed = max(self.confirmed, self.sink.durable_lsn)
+        super().__init__(make_directory(path, encoding, disk, self.clock, **SETTINGS))
 
     def steps(self):
         sink, feed = self.sink, self.feed

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from file_sink_tools import TXS, feed, lines, make_sink
 from sink_disks import Crash, FailingDisk, PowerDisk
-from sink_tools import SOURCE, START, Clock, expected, go_on
+from sink_tools import SOURCE, START, Clock, ScriptedRun, expected, go_on
 
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.errors import PgcdcError
@@ -19,23 +19,12 @@ def small_frames(monkeypatch):
     monkeypatch.setattr(output_file, "FRAME_SIZE", 100)
 
 
-class Script:
+class Script(ScriptedRun):
     """A run with flushes, a lost connection, and a file that is moved and created again."""
 
     def __init__(self, path: str, disk: Disk) -> None:
         self.path, self.disk = path, disk
-        self.confirmed = START
-        self.moved = False
-        self.clock = Clock()
-        self.sink = make_sink(path, disk, self.clock)
-
-    def run(self) -> None:
-        self.sink.start(SOURCE, START, self.sink.open())
-        for step in self.steps():
-            step()
-            self.confirmed = max(self.confirmed, self.sink.durable_lsn)
-        self.sink.close()
-        self.confirmed = max(self.confirmed, self.sink.durable_lsn)
+        super().__init__(make_sink(path, disk, Clock()))
 
     def steps(self):
         sink, data = self.sink, feed()
@@ -57,7 +46,6 @@ class Script:
 
     def move(self) -> None:
         self.disk.rename(self.path, self.path + ".1")
-        self.moved = True
 
 
 def recover_and_check(path: str, disk: Disk, confirmed, seed: int) -> None:
