@@ -70,18 +70,19 @@ class BatchReceiver:
         """Wait for the rest of an open transaction while it keeps coming: a part of one is of no use."""
         until = time.monotonic() + TICK
         batch = self._encoder.batch
-        came, size = received.frames, sum(map(len, received.frames))
+        came, size = received.frames, 0
         while not (self._ends_with(received) or self._must_end()):
             patience = self._encoder.patience(received.frames, len(came))
-            is_full = len(received.frames) >= batch or size >= batch * MESSAGE_BYTES
-            if patience is None or is_full or time.monotonic() >= until:
+            if patience is None or len(received.frames) >= batch or time.monotonic() >= until:
+                break
+            size += sum(map(len, came))
+            if size >= batch * MESSAGE_BYTES:
                 break
             time.sleep(NAP)
             more = self._more(received, patience)
             if more is None:
                 break
             came = more.frames[len(received.frames) :]
-            size += sum(map(len, came))
             received = more
         return received
 
