@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from shlex import quote
 from typing import TYPE_CHECKING, Self
 
 import psycopg
@@ -155,7 +156,7 @@ class Catalog:
         A slot reads a publication only from the point on where it was created.
         """
         for missing in self.missing_publications(names)[:1]:
-            create = f"create it with: pgcdc publication create {missing}"
+            create = f"create it with: pgcdc publication create {quote(missing)}"
             raise PgcdcError(
                 ErrorKind.PUBLICATION,
                 f'could not find publication "{missing}"',

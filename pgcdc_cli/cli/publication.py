@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -78,7 +79,7 @@ GeneratedColumnsOption = Annotated[
     typer.Option("--generated-columns", help="Also publish generated columns (PostgreSQL 18)."),
 ]
 
-_OWNERS = "only its owner or a superuser may: pgcdc publication show {name} names the owner"
+_OWNERS = "only its owner or a superuser may: pgcdc publication show {} names the owner"
 """The hint if the role may not alter or drop a publication."""
 
 _REFUSED = "it is the server that refuses it: in psql, \\d shows its tables and columns, \\dn its schemas"
@@ -139,13 +140,14 @@ def create(  # noqa: PLR0913 - a command's options
         via_root=via_root,
         generated_columns=generated_columns or "none",
     )
-    exists = f"to change it: pgcdc publication alter {name}; see it with: pgcdc publication show {name}"
+    word = quote(name)
+    exists = f"to change it: pgcdc publication alter {word}; see it with: pgcdc publication show {word}"
     with hints({ErrorKind.PUBLICATION: exists}), _server_refuses(), Catalog(conninfo) as catalog:
         _check_generated_columns(catalog, generated_columns)
         catalog.create_publication(publication)
         _warn_of_refused(catalog, name)
     if not (all_tables or tables or schemas):
-        warn(f"it publishes nothing yet: pgcdc publication alter {name} --add-table schema.table")
+        warn(f"it publishes nothing yet: pgcdc publication alter {word} --add-table schema.table")
     write(name)
 
 
@@ -176,7 +178,7 @@ def _warn_of_refused(catalog: "Catalog", name: str) -> None:
         warn(finding.message)
     if findings:
         more = f"{len(findings) - _SHOWN} more like these; " if len(findings) > _SHOWN else ""
-        warn(f"{more}to fix this: pgcdc doctor --publication {name}")
+        warn(f"{more}to fix this: pgcdc doctor --publication {quote(name)}")
 
 
 def _operations(text: str) -> tuple[str, ...]:
@@ -242,11 +244,11 @@ def alter(  # noqa: PLR0913 - a command's options
     )
     if change == Alteration():
         raise usage_error("nothing to change")
-    unfit = f"see what it publishes with: pgcdc publication show {name}"
+    unfit = f"see what it publishes with: pgcdc publication show {quote(name)}"
     with Catalog(conninfo) as catalog:
         _find(catalog, name)
         _check_generated_columns(catalog, generated_columns)
-        rights = f"{_OWNERS.format(name=name)}; tables must be its owner's, too"
+        rights = f"{_OWNERS.format(quote(name))}; tables must be its owner's, too"
         with hints({ErrorKind.PUBLICATION: unfit, ErrorKind.RIGHTS: rights}), _server_refuses():
             catalog.alter_publication(name, change)
         _warn_of_refused(catalog, name)
@@ -278,7 +280,7 @@ def drop(
     from pgcdc_cli.catalog import Catalog
 
     missing = "see which exist with: pgcdc publication list"
-    rights = _OWNERS.format(name=name)
+    rights = _OWNERS.format(quote(name))
     with (
         hints({ErrorKind.PUBLICATION: missing, ErrorKind.RIGHTS: rights}),
         Catalog(conninfo) as catalog,

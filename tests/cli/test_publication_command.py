@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import psycopg
 import pytest
@@ -178,6 +179,14 @@ def test_an_existing_publication(shop, pgcdc, refused):
         error='could not create publication "p": publication "p" already exists',
         hint="to change it: pgcdc publication alter p; see it with: pgcdc publication show p",
     )
+
+
+def test_commands_in_hints_can_be_pasted_whatever_the_name(shop, pgcdc):
+    line = ("publication", "create", "the shop's", "--all-tables", "-d", shop.uri)
+    assert pgcdc(*line).status == 0
+    hint = pgcdc(*line).err.splitlines()[-1]
+    command = shlex.split(hint.rpartition("see it with: pgcdc ")[2])
+    assert pgcdc(*command, "-d", shop.uri).status == 0
 
 
 def test_no_right_to_create(shop, pgcdc):

@@ -126,26 +126,26 @@ def test_names_that_are_others_by_now_are_warned_of(
     spark: SparkSession, tmp_path: Path, database18: Any
 ) -> None:
     """A stream that lags reads a later catalog; columns come in the order of their attribute numbers."""
-    database18.execute("CREATE TABLE swapped (id int PRIMARY KEY, a text, b text)")
+    database18.execute('CREATE TABLE "Swapped" (id int PRIMARY KEY, a text, b text)')
     database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
     reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())
     for statement in [insert("swapped", VALUES["swapped"], 1), *CHANGES["swapped"]]:
-        database18.execute(statement)
+        database18.execute(statement.replace("swapped", '"Swapped"'))
     reader.up_to_now()
 
     def warnings() -> list[str]:
         return merge(spark, MergeOptions(str(reader.path), str(tmp_path / "wh")))["warnings"]
 
     [found] = warnings()
-    assert found.startswith('"public.swapped" has columns in another order: "a", "b" have changed names')
-    assert "to have them sent: pgcdc stream --resnapshot public.swapped" in found
-    database18.execute("UPDATE swapped SET a = a")
+    assert found.startswith('"public.Swapped" has columns in another order: "a", "b" have changed names')
+    assert """to have them sent: pgcdc stream --resnapshot 'public."Swapped"'""" in found
+    database18.execute('UPDATE "Swapped" SET a = a')
     reader.up_to_now()
     assert warnings() == []
     assert all(row.warning is None for row in read_record(str(tmp_path / "wh")) or [])
-    table = tables_in(reader.path)["public.swapped"]
+    table = tables_in(reader.path)["public.Swapped"]
     rows = texts(read_table(spark, tmp_path / "wh", table).select("id", "b", "a"))
-    assert rows == rows_of(database18.connection, "public.swapped")
+    assert rows == rows_of(database18.connection, "public.Swapped")
 
 
 TYPES = {

@@ -227,7 +227,7 @@ def test_another_table_under_a_name_replaces_its_rows_or_stops(
     summary = merge_into(spark, directory, warehouse)
     (warning,) = summary["warnings"]
     assert warning.startswith('"public.one" is not the same table as before')
-    assert warning.endswith("are missing; to have them sent: UPDATE public.one SET id = id")
+    assert warning.endswith('are missing; to have them sent: UPDATE "public"."one" SET "id" = "id"')
     directory.segment([(listed, [insert(30, 3)])])
     assert merge_into(spark, directory, warehouse)["warnings"] == []
     record = {row.table: row.warning for row in read_record(str(warehouse)) or []}

@@ -3,6 +3,7 @@
 They look at the tables of publications, at each partition by itself: their keys, and what is published.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -210,7 +211,7 @@ def publication_empty(setup: Setup) -> Iterator[Finding]:
             continue
         statement = f"ALTER PUBLICATION {quoted(name)} ADD TABLES IN SCHEMA public;"
         message = f'publication "{name}" has no tables: nothing is sent'
-        advice = f"or one table: pgcdc publication alter {name} --add-table TABLE"
+        advice = f"or one table: pgcdc publication alter {shlex.quote(name)} --add-table TABLE"
         yield Finding("publication-empty", "warning", message, name, (statement,), advice)
 
 

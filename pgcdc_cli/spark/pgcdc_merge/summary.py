@@ -1,5 +1,7 @@
 """The summary of a run: each table's result, and why some were not merged."""
 
+import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +15,9 @@ from .table_range import TableRange
 
 TableListener = Callable[[Mapping[str, Any]], None]
 """Called with each table's result."""
+
+_PLAIN = re.compile("[a-z_][a-z0-9_]*")
+"""Names that a pattern of tables matches as they are."""
 
 
 @dataclass
@@ -143,7 +148,7 @@ def _of_rows(work: TableRange) -> list[str]:
         new.append(
             f'"{work.table}" has columns in another order: {names} have changed names, or were dropped and'
             " added again, and which was which can no longer be known: rows that have not changed since may"
-            f" have another's value; to have them sent: pgcdc stream --resnapshot {work.table}"
+            f" have another's value; to have them sent: pgcdc stream --resnapshot {_pattern(work)}"
         )
     if work.lacks_rows:
         new.append(
@@ -155,7 +160,19 @@ def _of_rows(work: TableRange) -> list[str]:
 
 
 def _touch(work: TableRange, column: str) -> str:
-    return f"UPDATE {work.table} SET {column} = {column}"  # noqa: S608 - it is shown, not run
+    """Make the statement that has all rows sent again."""
+    schema, table, same = map(_identifier, (work.version.schema, work.version.name, column))
+    return f"UPDATE {schema}.{table} SET {same} = {same}"  # noqa: S608 - it is shown, not run
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _pattern(work: TableRange) -> str:
+    """Write a table's name as a pattern for the shell, with quotes if PostgreSQL would change it without."""
+    parts = (work.version.schema, work.version.name)
+    return shlex.quote(".".join(part if _PLAIN.fullmatch(part) else _identifier(part) for part in parts))
 
 
 def _error(failed: Sequence[MergeError]) -> dict[str, Any] | None:
