@@ -10,10 +10,8 @@ import pyarrow as pa
 from psycopg import sql
 
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.replication.copy_binary import copy_binary
 from pgcdc_cli.replication.copy_out import copy_columns, copy_out, is_encrypted
 from pgcdc_cli.replication.session import ask, connect, database_encoding, server_failure, this_server
-from pgcdc_cli.types.binary.arrow_values import can_read
 from pgcdc_cli.types.database_text import DatabaseText
 from pgcdc_cli.types.pg_type import PgType
 
@@ -134,12 +132,12 @@ class SnapshotSession:
         more.
         """
         pgconn = self._connection.pgconn
-        binary = typed and text.passes and can_read(types) and not is_encrypted(pgconn)
-        copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)" if binary else "COPY ({}) TO STDOUT")
+        copy_binary = _binary_way(types) if typed and text.passes and not is_encrypted(pgconn) else None
+        copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)" if copy_binary else "COPY ({}) TO STDOUT")
         statement = copy.format(query).as_string(self._connection).encode(text.codec)
         with self._unconverted(text):
-            if binary:
-                yield from cast("Any", copy_binary(pgconn, statement, types, stopped))
+            if copy_binary:
+                yield from copy_binary(pgconn, statement, types, stopped)
             else:
                 yield from copy_out(pgconn, statement, partial(_read, len(types)), stopped)
             if stopped():
@@ -164,6 +162,14 @@ class SnapshotSession:
             self._connection.execute(cast("Any", statement))
         except psycopg.Error as error:
             raise server_failure("begin a snapshot", error) from error
+
+
+def _binary_way(types: Sequence[PgType]) -> Callable[..., Any] | None:
+    """Return `copy_binary` if it can read these types. Streams without a snapshot start sooner without it."""
+    from pgcdc_cli.replication.copy_binary import copy_binary  # noqa: PLC0415 - only snapshots need it
+    from pgcdc_cli.types.binary.arrow_values import can_read  # noqa: PLC0415 - as above
+
+    return copy_binary if can_read(types) else None
 
 
 def _read(width: int, rows: memoryview) -> tuple[int, Columns]:
