@@ -55,11 +55,11 @@ ALTER = [
     "UPDATE computed SET remark = 'new' WHERE id = 1",
 ]
 COMPUTED = ["volatile", "counted", "of_its_type", "n"]
-REMEDY = "UPDATE public.computed SET {0} = {0}"
+REMEDY = 'UPDATE "public"."computed" SET "{0}" = "{0}"'
 
 
 def changed(warning: str) -> str:
-    return warning.rpartition(" = ")[2]
+    return warning.rpartition(" = ")[2].strip('"')
 
 
 @pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])

@@ -253,7 +253,7 @@ DECIMALS = {
 """The same with --decimal, and for enums; and whether a value is found again."""
 
 
-@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("runs", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_key_of_equal_values_is_found_whatever_its_type_is_called(
     spark: SparkSession, directory: Directory, warehouse: Path, runs: int
 ) -> None:
@@ -275,7 +275,7 @@ def test_a_key_of_equal_values_is_found_whatever_its_type_is_called(
     assert not any("public.renamed" in warning for warning in summary["warnings"])
 
 
-@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("runs", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_key_that_got_a_type_with_other_values_stops_its_table(
     spark: SparkSession, directory: Directory, warehouse: Path, runs: int
 ) -> None:
@@ -361,7 +361,7 @@ def rekeyed() -> dict[str, Rekeyed]:
     }
 
 
-@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("runs", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_rows_that_another_key_does_not_find_stop_their_table(
     spark: SparkSession, tmp_path: Path, runs: int
 ) -> None:

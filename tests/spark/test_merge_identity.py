@@ -145,8 +145,15 @@ def test_a_run_that_dies_while_a_name_changes_hands_goes_on(
     assert len(read_table(spark, warehouse, ONE).collect()) == 1
 
 
-@pytest.mark.parametrize("lake", ["delta", "iceberg"])
-@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize(
+    ("lake", "killed"),
+    [
+        ("delta", True),
+        ("delta", False),
+        ("iceberg", True),
+        pytest.param("iceberg", False, marks=pytest.mark.long),
+    ],
+)
 def test_a_new_table_that_is_behind_holds_up_no_later_run(
     spark: SparkSession,
     directory: Directory,

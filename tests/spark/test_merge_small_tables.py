@@ -37,7 +37,14 @@ def operations(spark: SparkSession, warehouse: Path) -> list[str]:
     return [row["operation"] for row in history.collect()]
 
 
-@pytest.mark.parametrize("extras", [{}, {"metadata": True}, {"metadata": True, "soft_delete": True}])
+@pytest.mark.parametrize(
+    "extras",
+    [
+        {},
+        pytest.param({"metadata": True}, marks=pytest.mark.long),
+        {"metadata": True, "soft_delete": True},
+    ],
+)
 def test_rows_and_counts_are_those_of_a_merge(
     spark: SparkSession,
     directory: Directory,
