@@ -366,7 +366,7 @@ class ReplicationConnection:
     def _on_notice(self, diagnostic: Diagnostic) -> None:
         """Handle a notice. libpq calls this in order: after the frames before it, before those after it."""
         message = diagnostic.message_primary or ""
-        name = next((name for name in self._publications if _names(message, name)), None)
+        name = next((one for one in self._publications if _names(message, self._as_received(one))), None)
         unknown = diagnostic.sqlstate == session.NOT_IN_PREREQUISITE_STATE and name is not None
         if unknown and self._stream is not None:
             message = f'could not stream publication "{name}": it does not exist at this point of the WAL'
@@ -374,6 +374,11 @@ class ReplicationConnection:
         elif message not in self._logged:
             self._logged.add(message)
             log.warning("server: %s", message)
+
+    def _as_received(self, name: str) -> str:
+        """Return a name as psycopg decodes it in a notice: SQL_ASCII keeps only the characters of ASCII."""
+        ascii_only = self._connection.info.encoding == "ascii"
+        return name.encode().decode("ascii", "replace") if ascii_only else name
 
     @property
     def _known_slot(self) -> str:

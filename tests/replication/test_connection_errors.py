@@ -283,6 +283,19 @@ def test_a_publication_made_after_the_slot_stops_the_stream_too(database, stream
     assert one.frames == []
 
 
+def test_a_publication_whose_name_is_not_ascii_is_missed_in_an_sql_ascii_database_too(encoded, stream):
+    database = encoded("SQL_ASCII")
+    slot = database.create_slot()
+    database.send(b"INSERT INTO t VALUES (1)")
+    database.send("CREATE PUBLICATION café FOR TABLE t".encode())
+    end = database.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()[0]
+    one = stream(database.uri, slot, publication="café")
+    one.stream = one.connection.start(slot, Lsn(0), one.options, client_encoding="SQL_ASCII")
+    with pytest.raises(PgcdcError, match='"café"') as caught:
+        one.read_to(end)
+    assert caught.value.kind is ErrorKind.PUBLICATION
+
+
 def test_after_advancing_beyond_the_creation_of_the_publication_the_stream_goes_on(database, stream):
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     slot = database.create_slot()
