@@ -21,6 +21,7 @@ from psycopg.pq import Conninfo, PGconn, Ping, TransactionStatus
 from psycopg.rows import Row
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask, nearest
+from pgcdc_cli.replication.refusal import ACCEPTED, sqlstate_of_refusal
 from pgcdc_cli.types.database_text import DatabaseText
 
 SessionKind = Literal["fixed", "default", "physical"]
@@ -207,6 +208,16 @@ _ATTEMPT = re.compile(
     r"^- host: (?:None|'(.*?)'), port: (?:None|'(.*?)'), hostaddr: (?:None|'(.*?)'): ", re.MULTILINE
 )
 _WHERE = re.compile(r"^connection to server (?:at|on) .*? failed: ")
+_REFUSED_WITH = {
+    ACCEPTED: ErrorKind.CONNECTION,
+    "22": ErrorKind.USAGE,
+    "28": ErrorKind.AUTHENTICATION,
+    UNDEFINED_OBJECT: ErrorKind.USAGE,
+    NOT_IN_PREREQUISITE_STATE: ErrorKind.NOT_READY,
+}
+"""What codes mean when a connection is refused: a setting that doesn't exist, or a database that lets nobody
+in. They matter if the server's words, in another language, match none of `_REFUSED`.
+"""
 _PINGS = {
     Ping.OK: ErrorKind.AUTHENTICATION,
     Ping.REJECT: ErrorKind.NOT_READY,
@@ -247,9 +258,10 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
         given = conninfo_to_dict(conninfo)
         # The user's `replication` would turn an ordinary session into a walsender.
         given.pop("replication", None)
-        conninfo = _with_timeouts(make_conninfo("", **_NAME | given))
-        whole = make_conninfo(conninfo, **parameters)
-        connection = _SignalledConnection.connect(whole, autocommit=True, cursor_factory=psycopg.ClientCursor)
+        conninfo = make_conninfo(_with_timeouts(make_conninfo("", **_NAME | given)), **parameters)
+        connection = _SignalledConnection.connect(
+            conninfo, autocommit=True, cursor_factory=psycopg.ClientCursor
+        )
     except psycopg.Error as error:
         raise connect_failure(conninfo, error) from error
     try:
@@ -417,6 +429,10 @@ def _refusal(conninfo: str, text: str) -> tuple[ErrorKind, str | None]:
     for pattern, kind, hint in _REFUSED:
         if re.search(pattern, text):
             return kind, hint
+    state = sqlstate_of_refusal(conninfo)
+    kind = kind_of(state, _REFUSED_WITH) if state else ErrorKind.UNEXPECTED
+    if state and kind is not ErrorKind.UNEXPECTED:
+        return kind, _HINTS.get(state) or (_CHECK_SETTINGS if kind is ErrorKind.USAGE else None)
     kind = _PINGS.get(Ping(PGconn.ping(conninfo.encode())), ErrorKind.CONNECTION)
     return kind, _CHECK_SETTINGS if kind is ErrorKind.USAGE else None
 
