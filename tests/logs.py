@@ -10,6 +10,7 @@ from typing import Self
 import psycopg
 from processes import stream_command, wait_until
 from servers import AnyServer, Database
+from warm_process import run_warm
 
 from pgcdc_cli.lsn import Lsn
 
@@ -58,13 +59,8 @@ class Log(Database):
     def stream(
         self, slot: str, *arguments: str, environment: dict[str, str] | None = None, timeout: float = 120
     ) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            self.command(slot, *arguments),
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-            env=os.environ | (environment or {}),
-        )
+        variables = os.environ | (environment or {})
+        return run_warm(self.command(slot, *arguments), timeout=timeout, env=variables, text=False)
 
     def read(self, slot: str, *arguments: str, environment: dict[str, str] | None = None) -> bytes:
         """Stream with success and nothing on standard error; return standard output."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from processes import PGCDC, stream_command
 from show_tools import with_changes
+from warm_process import run_warm
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,21 @@ class Ran:
 
 @pytest.fixture
 def pgcdc(tmp_path) -> Callable[..., Ran]:
-    """Run pgcdc in an empty directory, without variables of this environment that it would read."""
+    """Run pgcdc in an empty directory, without variables of this environment that it would read.
+
+    With settings, of its environment or of `subprocess.run`, it is a Python of its own.
+    """
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("PG", "PGCDC_", "NO_COLOR"))
     }
 
     def run(*arguments: object, env: dict[str, str] | None = None, **settings: object) -> Ran:
+        line = [*PGCDC, *map(str, arguments)]
+        if not env and not settings:
+            warm = run_warm(line, timeout=120, cwd=tmp_path, env={**clean, "HOME": str(tmp_path)})
+            return Ran(warm.returncode, warm.stdout, warm.stderr)
         result = subprocess.run(
-            [*PGCDC, *map(str, arguments)],
+            line,
             capture_output=True,
             text=True,
             encoding="utf-8",

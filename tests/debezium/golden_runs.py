@@ -1,7 +1,9 @@
 """Run a captured workload through the command line, as it once ran through Debezium."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from processes import PGCDC, wait_until
+from warm_process import WarmProcess, borrowed
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CASES = GOLDEN / "cases"
@@ -38,7 +41,7 @@ class _Stream(NamedTuple):
     """A running `pgcdc stream`, its slot, and the file of its standard error."""
 
     slot: str
-    process: subprocess.Popen[bytes]
+    process: WarmProcess
     errors: Path
 
     def confirmed(self, connection: psycopg.Connection, position: str) -> bool:
@@ -111,11 +114,14 @@ class GoldenRun:
             "-f", str(self._output(version)), "--create-slot", "-F", "50ms", "-s", "50ms", "--no-progress",
         ]  # fmt: skip
         path = self._work / f"stderr-{version}"
-        with path.open("w") as errors, subprocess.Popen(line, stderr=errors) as process:
+        with borrowed() as python:
+            with path.open("wb") as errors:
+                process = python.start(line, os.environ, stdout=errors, stderr=errors)
             try:
                 yield _Stream(slot, process, path)
             finally:
-                process.terminate()
+                process.send_signal(signal.SIGTERM)
+                process.wait()
         assert process.returncode == 0, path.read_text()
 
     def _caught_up(self, streams: Sequence[_Stream]) -> None:

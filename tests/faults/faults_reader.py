@@ -82,7 +82,7 @@ class Faulted(Interrupted):
         }
 
     def _start(self) -> Running:
-        return Running(self._log, self._slot, *self._arguments, start=self._python.start)
+        return Running(self._log, self._slot, *self._arguments, start=self._python.follow)
 
     def interrupt_all(self, size: int) -> None:
         """Meet each fault as often as its share says, in random order."""

@@ -55,7 +55,7 @@ def test_any_moment(combination, server_of, tmp_path, size, seed, tell):
         arguments = (option, str(out), *others, *combination.arguments)
         told = {"early": combination.early, "messages": combination.messages_written}
         with (
-            WarmPython(tmp_path / "errors") as python,
+            WarmPython() as python,
             Load(log.uri, seed, patient=True, sessions=3, **told) as load,
             Faulted(log, server, proxy, slot, python, *arguments, dice=random.Random(seed)) as reader,
         ):

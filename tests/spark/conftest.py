@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from merge_directories import FORMATS, Directory
 from pyspark.sql import SparkSession
-from spark_cluster import QUICK
+from spark_cluster import INTERPRETED, QUICK
 
 from pgcdc_cli.spark.launch import java_settings
 from pgcdc_cli.spark.packages import DELTA, ICEBERG, NOT_NEEDED
@@ -28,9 +28,6 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""For few rows, compiling a plan takes longest; `--long` and runs of the command itself do compile."""
 
 
 def _catalog(warehouse: Path) -> dict[str, str]:
@@ -53,7 +50,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 patch.setenv(name, value)
         builder = SparkSession.builder.master("local[2]")
         settings = _SETTINGS | _catalog(tmp_path_factory.mktemp("catalog"))
-        settings |= {} if request.config.getoption("--long") else _INTERPRETED
+        settings |= {} if request.config.getoption("--long") else INTERPRETED
         for name, value in settings.items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()

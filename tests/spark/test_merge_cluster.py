@@ -19,13 +19,14 @@ from merge_histories import History, random_history
 from merge_oracle import fold
 from processes import PGCDC
 from pyspark.sql import SparkSession
-from spark_cluster import QUICK, Cluster
+from spark_cluster import INTERPRETED, QUICK, Cluster
 
 from pgcdc_cli.changes.table import ReplicaIdentity
 
 pytestmark = pytest.mark.timeout(1200)
 
 SMALL = {
+    **INTERPRETED,
     "spark.driver.extraJavaOptions": QUICK,
     "spark.executor.extraJavaOptions": QUICK,
     "spark.executor.memory": "512m",

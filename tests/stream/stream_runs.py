@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 from processes import stream_command
 from segments import contents
+from warm_process import run_warm
 
 from pgcdc_cli.lsn import Lsn
 
@@ -34,9 +35,7 @@ NOW = ("--endpos", "now")
 
 
 def stream(uri: str, slot: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        stream_command(uri, slot, *arguments), capture_output=True, text=True, timeout=timeout, check=False
-    )
+    return run_warm(stream_command(uri, slot, *arguments), timeout=timeout)
 
 
 def refused(run: subprocess.CompletedProcess[str], status: int, message: str, hint: str) -> None:

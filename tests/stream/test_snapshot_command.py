@@ -11,6 +11,7 @@ from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
 from standbys import replayed
 from stream_runs import refused
+from warm_process import run_warm
 
 DEBEZIUM = (
     *("--format", "debezium", "-c", "topic.prefix=shop"),
@@ -33,7 +34,7 @@ def command(uri: str, *arguments: object) -> list[str]:
 
 
 def run(uri: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(uri, *arguments), capture_output=True, text=True, timeout=60, check=False)
+    return run_warm(command(uri, *arguments), timeout=60)
 
 
 def printed(uri: str, *arguments: object) -> dict[str, list[dict]]:

@@ -1,7 +1,6 @@
 """A snapshot reads what the publications have, as the stream does, and only with the privileges for it."""
 
 import json
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,6 +15,7 @@ from processes import stream_command, wait_until
 from segments import contents, manifest
 from servers import new_slot_name
 from stream_runs import NOW, refused, repeating, stream
+from warm_process import run_warm
 
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -39,7 +39,7 @@ ONLY = ("--snapshot", "only")
 def read(uri: str, out: Path, *arguments: str, publications=("pub",)) -> dict[str, list[dict]]:
     """Take a snapshot; return the rows by table, in the order in which they were read."""
     command = stream_command(uri, new_slot_name(), "-D", out, *arguments, publications=publications)
-    subprocess.run(command, check=True)
+    assert run_warm(command).returncode == 0
     return lines(out, "R")
 
 
@@ -86,7 +86,7 @@ def test_every_value_is_the_stream_s(any_database, tmp_path, form):
         without_days_that_differ(database)
     more = {"jsonl": (), "arrow": ("--format", "arrow"), "debezium": EVERY_TYPE}[form]
     command = stream_command(database.uri, new_slot_name(), "-D", tmp_path / "snapshot", *more)
-    subprocess.run([*command, *INITIAL], check=True)
+    assert run_warm([*command, *INITIAL]).returncode == 0
     rows_of = {"jsonl": lines, "arrow": columns, "debezium": events}[form]
     for table in ("single", "several"):
         database.execute(f"CREATE TEMP TABLE copy AS TABLE {table}; DELETE FROM {table}")
@@ -94,7 +94,7 @@ def test_every_value_is_the_stream_s(any_database, tmp_path, form):
         database.execute(f"INSERT INTO {table} SELECT * FROM copy; DROP TABLE copy")
         out, name = tmp_path / table, f"public.{table}"
         command = stream_command(database.uri, slot, "-D", out, *more, "--snapshot", "never", *NOW)
-        subprocess.run(command, check=True)
+        assert run_warm(command).returncode == 0
         read, streamed = rows_of(tmp_path / "snapshot", "R")[name], rows_of(out, "I")[name]
         assert sorted(map(repr, read)) == sorted(map(repr, streamed))
         assert len(streamed) > 3
@@ -118,7 +118,7 @@ def test_values_that_come_in_binary_are_the_stream_s(database, tmp_path):
     database.execute("INSERT INTO usual SELECT * FROM t WHERE id = 1")
     for name, out, how in [(new_slot_name(), "snapshot", ONLY), (slot, "stream", NOW)]:
         command = stream_command(database.uri, name, "-D", tmp_path / out, "--format", "arrow", *how)
-        subprocess.run(command, check=True)
+        assert run_warm(command).returncode == 0
     assert columns(tmp_path / "snapshot", "R") == columns(tmp_path / "stream", "I")
 
 
@@ -255,7 +255,7 @@ def test_a_debezium_snapshot_says_which_transaction_read_it_and_others_have_none
     for name, form in {"debezium": DEBEZIUM, "jsonl": ()}.items():
         out = tmp_path / name
         command = stream_command(database18.uri, new_slot_name(), "-D", out, *form, *INITIAL)
-        subprocess.run(command, check=True)
+        assert run_warm(command).returncode == 0
         [line] = contents(out)["public.t"]
         event = json.loads(line)
         xid = event["value"]["source"]["txId"] if name == "debezium" else event["xid"]
@@ -269,7 +269,7 @@ def test_the_slot_of_a_dead_snapshot_is_gone(database18, tmp_path):
         command = stream_command(
             database18.uri, new_slot_name(), "-D", tmp_path / "out", "--snapshot", "initial"
         )
-        run = subprocess.run([*command, "--max-time", "1s"], capture_output=True, text=True, check=False)
+        run = run_warm([*command, "--max-time", "1s"])
     assert run.returncode == 12
     slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     assert database18.execute(slots).fetchone() == (0,)
