@@ -21,7 +21,7 @@ from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 pytest_plugins = ["skip_summary"]
 
-KILLS = 30
+KILLS = 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

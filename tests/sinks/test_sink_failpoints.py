@@ -3,6 +3,7 @@
 import random
 
 import pytest
+import scale
 from sink_disks import Crash, FailingDisk, PowerDisk
 from sink_tools import (
     START,
@@ -25,6 +26,9 @@ from pgcdc_cli.sinks import output_file
 SOURCE_ROWS = ("ab", "a", "aacb", "bc", "aaaaaaaaabbbbbb" * 3, "c", "ad", "b", "abcd", "d", "a", "bb")
 TXS = transactions(*SOURCE_ROWS[:10], "E", "D", "d", *SOURCE_ROWS[10:])
 SETTINGS = {"rotate_size": 1200, "rotate_interval": 60.0, "fsync_interval": 5.0, "status_interval": 5.0}
+
+STEP = 12
+"""Where each call is tried by another test already: every how manieth is, at the size of 1."""
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +215,7 @@ def test_a_power_cut_at_any_call_loses_and_doubles_nothing(encoding, part):
 
 def test_a_power_cut_while_many_files_are_fsynced_at_once_loses_and_doubles_nothing(encoding, monkeypatch):
     monkeypatch.setattr("pgcdc_cli.directory.disk.MANY", 1)
-    cut_power(encoding, 0, 3)
+    cut_power(encoding, 0, STEP // scale.factor or 1)
 
 
 @pytest.mark.parametrize("how", ["after", "EIO"])
@@ -219,7 +223,7 @@ def test_an_end_while_many_files_are_fsynced_at_once_loses_and_doubles_nothing(
     tmp_path, encoding, how, monkeypatch
 ):
     monkeypatch.setattr("pgcdc_cli.directory.disk.MANY", 1)
-    for at in range(0, len(count_calls(tmp_path, encoding)), 3):
+    for at in range(0, len(count_calls(tmp_path, encoding)), STEP // scale.factor or 1):
         path = str(tmp_path / f"d{at}")
         failing = FailingDisk(at, how)
         script = Script(path, encoding, failing)

@@ -260,29 +260,6 @@ def directory(tmp_path: Path) -> Directory:
     return directory
 
 
-@pytest.mark.usefixtures("directory")
-def test_a_machine_without_java_merges_with_the_packaged_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Also from another working directory, with relative paths, in a locale without UTF-8."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for folder in (Path("/usr/bin"), Path("/bin")):
-        for tool in folder.iterdir():
-            if tool.name != "java" and not (tools / tool.name).is_symlink():
-                (tools / tool.name).symlink_to(tool)
-    monkeypatch.setenv("PATH", str(tools))
-    monkeypatch.setenv("LC_ALL", "C")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.chdir(tmp_path)
-    summary = submit(MergeOptions("in", "wh"), SparkOptions("local[2]"))
-    assert summary.failure is None
-    (table,) = summary.tables
-    assert (table.table, table.segment, str(table.lsn), table.inserted) == ("public.t", 1, "0/12", 1)
-    assert capfd.readouterr() == ("", "")
-    assert (tmp_path / "wh" / "public" / "t" / "_delta_log").is_dir()
-
-
 def test_the_jobs_own_error_comes_through(
     directory: Directory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

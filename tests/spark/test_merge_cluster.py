@@ -70,7 +70,7 @@ def unanswered(tmp_path_factory: pytest.TempPathFactory, history: History) -> It
     ran.communicate()
 
 
-def write(path: Path, history: History, *encodings: str) -> None:
+def write(path: Path, history: History, *encodings: str) -> Directory:
     """Write one segment in each format."""
     directory = Directory(path, FORMATS[encodings[0]])
     commits = sorted({change.commit_lsn for change in history.changes})
@@ -79,6 +79,7 @@ def write(path: Path, history: History, *encodings: str) -> None:
         directory.encoding = FORMATS[encoding]
         some = set(commits[first:last])
         directory.segment([(history.table, [c for c in history.changes if c.commit_lsn in some])])
+    return directory
 
 
 def command(master: str, folder: Path, *arguments: str) -> dict[str, Any]:
@@ -111,18 +112,25 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("unanswered")
-def test_json_lines_and_events_need_no_python_on_the_executors(
+def test_only_arrow_files_need_a_python_on_the_executors(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, history: History
 ) -> None:
     """Also, the arguments after `--` reach Spark."""
-    write(tmp_path / "in", history, "jsonl.zst", "debezium")
+    directory = write(tmp_path / "in", history, "jsonl.zst", "debezium")
+    other = random_history("other", ("a", "b"), ReplicaIdentity.DEFAULT, spaces=1)
+    directory.encoding = FORMATS["arrow"]
+    directory.segment([(other.table, other.changes)])
     (tmp_path / "events").mkdir()
     theirs = {"enabled": "true", "dir": f"file:{tmp_path}/events", "rolling.enabled": "false"}
     given = [f"--conf=spark.eventLog.{name}={value}" for name, value in theirs.items()]
     given += ["--conf", "spark.eventLog.compress=false", "--conf", "spark.pyspark.python=/nowhere/python"]
     status, shown, said = run(cluster.url, tmp_path, "--", *given, "--name", "nightly merge")
-    assert (status, said) == (0, "")
-    assert shown.startswith("merged 1 table up to segment 2")
+    assert status == 14
+    assert said.startswith(
+        'pgcdc: error: could not merge "public.other": Cannot run program "/nowhere/python"'
+    )
+    assert "-- --conf spark.pyspark.python=PATH" in said
+    assert shown.startswith("merged 1 table up to segment 3")
     check_table(spark, tmp_path, history)
 
     assert len(events(tmp_path, "SparkListenerExecutorAdded")) == 2
@@ -165,23 +173,13 @@ def test_arrow_files_are_read_by_a_python_that_comes_along(
     check_table(spark, tmp_path, history, lake)
 
 
-def test_arrow_files_without_a_python_for_them(cluster: Cluster, tmp_path: Path, history: History) -> None:
-    write(tmp_path / "in", history, "arrow")
-    status, _, said = run(cluster.url, tmp_path, "--", "--conf", "spark.pyspark.python=/nowhere/python")
-    assert status == 14
-    assert said.startswith(
-        'pgcdc: error: could not merge "public.Käse 日本": Cannot run program "/nowhere/python"'
-    )
-    assert "-- --conf spark.pyspark.python=PATH" in said
-
-
 @pytest.mark.parametrize("lake", ["iceberg", pytest.param("delta", marks=pytest.mark.long)])
 def test_a_worker_that_is_killed(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, history: History, lake: str
 ) -> None:
     """Its tasks go to the other worker: this run merges all, or the next one if a step can't be repeated."""
     write(tmp_path / "in", history, "jsonl")
-    line = command(cluster.url, tmp_path, "--format", lake, "--mode", "both", "--")
+    line = command(cluster.url, tmp_path, "--format", lake, "--")
     with (tmp_path / "said").open("wb") as said:
         ran = subprocess.Popen(**line, stdout=said, stderr=said)
     while ran.poll() is None and not list((tmp_path / "wh").glob("public/**/*.parquet")):
@@ -191,7 +189,7 @@ def test_a_worker_that_is_killed(
     cluster.add_worker()
     assert ran.wait(600) in {0, 14}
     if ran.returncode:
-        assert run(cluster.url, tmp_path, "--format", lake, "--mode", "both", "--")[0] == 0
+        assert run(cluster.url, tmp_path, "--format", lake, "--")[0] == 0
     check_table(spark, tmp_path, history, lake)
 
 

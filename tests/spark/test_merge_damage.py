@@ -150,8 +150,8 @@ def test_a_table_whose_checksums_are_missing(
 @pytest.mark.parametrize(
     ("statement", "shown"),
     [
-        ("RESTORE TABLE {} TO VERSION AS OF 0", "RESTORE (version 2)"),
-        pytest.param("DELETE FROM {} WHERE id = 3", "DELETE (version 2)", marks=pytest.mark.long),
+        ("DELETE FROM {} WHERE id = 3", "DELETE (version 2)"),
+        pytest.param("RESTORE TABLE {} TO VERSION AS OF 0", "RESTORE (version 2)", marks=pytest.mark.long),
         pytest.param("INSERT INTO {} VALUES (7, 'foreign')", "WRITE (version 2)", marks=pytest.mark.long),
     ],
 )

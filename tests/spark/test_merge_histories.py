@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import scale
 from merge_directories import FORMATS, Directory, merge_into, merged_rows
 from merge_histories import INT4, TEXT, History, pg_type, random_history, table_schema
 from merge_oracle import fold, insert, update
@@ -13,7 +14,7 @@ from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge import merge_table
 from pgcdc_cli.spark.pgcdc_merge.fold import fold as fold_rows
 
-SPACES = 40
+SPACES = 20 * scale.factor
 
 
 @pytest.fixture(scope="module")

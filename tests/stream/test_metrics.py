@@ -3,11 +3,12 @@
 import os
 import re
 import socket
+import subprocess
 from urllib.request import urlopen
 
 import psycopg
 import pytest
-from processes import wait_until
+from processes import stream_command, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from stream_runs import NOW, end_of_log, insert, stream
 
@@ -105,7 +106,8 @@ def test_what_is_no_file_is_not_replaced_by_one(source, tmp_path):
 def test_without_the_library_it_says_what_to_install(source, tmp_path, monkeypatch):
     (tmp_path / "prometheus_client.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    refused = stream(source.uri, "s", "-f", "-", "--metrics-file", str(tmp_path / "file"))
+    line = stream_command(source.uri, "s", "-f", "-", "--metrics-file", tmp_path / "file")
+    refused = subprocess.run(line, capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert refused.stderr == (
         "pgcdc: error: could not export metrics: prometheus_client isn't installed\n"

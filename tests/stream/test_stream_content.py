@@ -247,7 +247,8 @@ def test_the_environment_does_not_change_how_values_look(database18, monkeypatch
         "LC_ALL": "C",
     }.items():
         monkeypatch.setenv(name, value)
-    assert stream(database18.uri, slot, "--endpos", "now").stdout == plain
+    line = stream_command(database18.uri, slot, "--endpos", "now")
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == plain
     assert lines(plain)[0]["new"]["a"] == "2026-07-01 12:00:00+00"
 
 
