@@ -323,7 +323,9 @@ def _check_reading(
         raise usage_error("--limit and --tail: give one of them")
     if follow and stat:
         raise usage_error("--stat: with --follow there is no end at which to count")
-    if follow and not (len(paths) == 1 and paths[0].is_dir()):
+    from pgcdc_cli.reader.directory_reader import is_folder
+
+    if follow and not (len(paths) == 1 and is_folder(paths[0])):
         raise usage_error("--follow: give one directory of pgcdc stream -D")
 
 
@@ -381,9 +383,10 @@ def _events(
 ) -> Iterator[str]:
     from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
     from pgcdc_cli.reader.as_debezium import read_events
+    from pgcdc_cli.reader.directory_reader import is_folder
 
     for path in paths:
-        if not path.is_dir():
+        if not is_folder(path):
             raise usage_error(f'--format debezium: "{path}" is not a directory, whose schema files it needs')
     encoding = DebeziumFormat(config, "stream", values_only=values_only)
     lines = chain.from_iterable(read_events(path, encoding, partial=partial) for path in paths)

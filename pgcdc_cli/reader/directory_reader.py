@@ -25,7 +25,14 @@ from pgcdc_cli.reader.capture_reader import TAGS, CapturedMessage, read_capture
 from pgcdc_cli.reader.debezium_reader import read_debezium
 from pgcdc_cli.reader.jsonl_reader import JsonLine, read_json_lines
 from pgcdc_cli.reader.restored_change import RestoredChange
-from pgcdc_cli.reader.stored_file import Promise, StoredFile, open_stored, undecodable, unreadable
+from pgcdc_cli.reader.stored_file import (
+    Promise,
+    StoredFile,
+    not_readable,
+    open_stored,
+    undecodable,
+    unreadable,
+)
 from pgcdc_cli.reader.wal2json_reader import read_changes, read_transactions
 
 StoredChange: TypeAlias = JsonLine | ArrowRow | RestoredChange | CapturedMessage
@@ -63,7 +70,7 @@ def read_path(path: Path, tables: Sequence[str], *, partial: bool) -> Iterator[S
 
     The wildcards are *, ? and [...].
     """
-    if path.is_dir():
+    if is_folder(path):
         return read_directory(path, tables, partial=partial)
     return (change for change in _read_file(StoredFile(str(path))) if _matches(tables, change.table))
 
@@ -116,7 +123,8 @@ def read_directory(
     of Arrow rows, per file of a segment. Raises PgcdcError (CHECKPOINT) for anything that isn't as written.
     """
     progress = progress or _Progress()
-    if not (directory / MANIFEST).exists() and not (directory / CHECKPOINT).exists():
+    disk = Disk()
+    if all(disk.stat(str(directory / name)) is None for name in (MANIFEST, CHECKPOINT)):
         raise PgcdcError(
             ErrorKind.USAGE,
             f'could not read "{directory}": it has neither {MANIFEST} nor {CHECKPOINT}',
@@ -124,13 +132,19 @@ def read_directory(
         )
     # The checkpoint first: if its segment is finished meanwhile, that is in the manifest, and none is
     # skipped.
-    checkpoint = read_checkpoint(Disk(), str(directory / CHECKPOINT)) if partial else None
+    checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT)) if partial else None
     segments = manifest.read_manifest(str(directory / MANIFEST))
     for segment in segments:
         if segment.segment > progress.segment:
             yield from _merge(_finished(directory, segment), tables, progress.changes)
             progress.segment, progress.changes = segment.segment, Counter()
     yield from _merge(_unfinished(directory, checkpoint, segments), tables, progress.changes)
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether a path is a folder. Raises PgcdcError (OUTPUT) if that can't be seen."""
+    found = Disk().stat(str(path))
+    return found is not None and found.folder
 
 
 def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[StoredChange | None]:
@@ -156,7 +170,7 @@ def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[St
 
 def empty_tables(path: Path, tables: Sequence[str] = ()) -> set[str]:
     """Name the tables that have a finished file without rows; none where `path` is not a directory."""
-    segments = manifest.read_manifest(str(path / MANIFEST)) if path.is_dir() else []
+    segments = manifest.read_manifest(str(path / MANIFEST)) if is_folder(path) else []
     files = (file for segment in segments for file in segment.files)
     return {file.table for file in files if file.table and not file.rows and _matches(tables, file.table)}
 
@@ -244,8 +258,10 @@ def _check(file: StoredFile) -> None:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError as error:
+    except FileNotFoundError as error:
         raise unreadable(str(path), error.strerror or str(error)) from error
+    except OSError as error:
+        raise not_readable(str(path), error) from error
 
 
 def _final(file: StoredFile) -> str:

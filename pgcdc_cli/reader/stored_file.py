@@ -78,7 +78,7 @@ class _CheckedFile(io.RawIOBase):
         try:
             count = self._file.readinto(view) or 0
         except OSError as error:
-            raise _unreadable(self.path, error) from error
+            raise not_readable(self.path, error) from error
         self._crc = zlib_ng.crc32(view[:count], self._crc)
         self._position += count
         if count == 0 and self._promise is not None:
@@ -106,7 +106,7 @@ def _open(path: str) -> io.FileIO:
         hint = "give a directory that pgcdc stream -D writes, or a file in it or on its own"
         raise PgcdcError(ErrorKind.USAGE, f'could not open "{path}": no such file', hint=hint) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise not_readable(path, error) from error
 
 
 def _open_promised(path: str) -> io.FileIO:
@@ -118,10 +118,11 @@ def _open_promised(path: str) -> io.FileIO:
             return _open_promised(path.removesuffix(PARTIAL))
         raise unreadable(path, error.strerror or str(error)) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise not_readable(path, error) from error
 
 
-def _unreadable(path: str, error: OSError) -> PgcdcError:
+def not_readable(path: str, error: OSError) -> PgcdcError:
+    """Make the error for a file that the system doesn't let us read: it needn't be damaged."""
     reason = error.strerror or str(error)
     return PgcdcError(
         ErrorKind.OUTPUT, f'could not read "{path}": {reason}', hint="check the file and its permissions"
@@ -186,8 +187,10 @@ def read_schema(path: Path) -> TableSchema:
     try:
         schema = TableSchema.from_json(json.loads(path.read_bytes()))
         unchanged = path.stem.endswith(f"-{schema.fingerprint}")
-    except OSError as error:
+    except FileNotFoundError as error:
         raise unreadable(str(path), error.strerror or str(error)) from error
+    except OSError as error:
+        raise not_readable(str(path), error) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise unreadable(str(path), f"it is not a schema file of pgcdc: {error!r}") from error
     if not unchanged:

@@ -1,14 +1,19 @@
 """`pgcdc show` of files that are damaged, cut, or not pgcdc's: one line, a hint, an exit status."""
 
+import errno
 import gzip
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from show_tools import show
 
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow import END_OF_STREAM
+from pgcdc_cli.reader.stored_file import read_schema
 
 
 def refused_show(pgcdc, *arguments):
@@ -48,6 +53,30 @@ def test_a_cut_file_is_found_before_anything_is_shown(directory, pgcdc):
     assert ran.err == (
         f'pgcdc: error: could not read "d/public.items/{file.name}": it has {len(data) - 1} bytes, but'
         f" {len(data)} were written\nhint: {DAMAGED}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "option", [(), ("--follow",), ("--stat",), ("--format", "debezium", "-c", "topic.prefix=t")]
+)
+def test_a_path_that_the_system_does_not_let_us_examine(option, pgcdc):
+    # As in another user's folder; but root, who may run the tests, can examine that.
+    name = "x" * 256
+    status, error, _ = refused_show(pgcdc, name, *option)
+    assert (status, error) == (9, f'could not examine "{name}": File name too long')
+
+
+def test_a_schema_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    def refuse(self):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    schema = tmp_path / "16385-55c5033a6a565f0d.json"
+    with pytest.raises(PgcdcError) as refused:
+        read_schema(schema)
+    assert (refused.value.kind, str(refused.value)) == (
+        ErrorKind.OUTPUT,
+        f'could not read "{schema}": Permission denied',
     )
 
 
