@@ -20,9 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
+from processes import PGCDC
+
 from pgcdc_cli.__main__ import main
 
-PREFIX = (sys.executable, "-m", "pgcdc_cli")
 IMPORTED_LATE = (
     "pgcdc_cli.cli.app",
     "pgcdc_cli.cli.show",
@@ -74,8 +75,8 @@ class WarmPython:
         cwd: Path | None = None,
     ) -> "WarmProcess":
         """Run a command line of pgcdc, without standard input; the last run must have ended."""
-        assert tuple(line[: len(PREFIX)]) == PREFIX
-        call = [*line[len(PREFIX) :]], dict(environment), str(cwd or Path.cwd())
+        assert tuple(line[: len(PGCDC)]) == PGCDC
+        call = [*line[len(PGCDC) :]], dict(environment), str(cwd or Path.cwd())
         socket.send_fds(self._calls, [json.dumps(call).encode()], [stdout.fileno(), stderr.fileno()])
         return WarmProcess(self._answer(), self)
 

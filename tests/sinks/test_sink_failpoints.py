@@ -28,7 +28,7 @@ TXS = transactions(*SOURCE_ROWS[:10], "E", "D", "d", *SOURCE_ROWS[10:])
 SETTINGS = {"rotate_size": 1200, "rotate_interval": 60.0, "fsync_interval": 5.0, "status_interval": 5.0}
 
 STEP = 12
-"""Where each call is tried by another test already: every how manieth is, at the size of 1."""
+"""Every twelfth call, at the size of 1: other tests try each of them."""
 
 
 @pytest.fixture(autouse=True)
