@@ -6,7 +6,7 @@ PostgreSQL manual, "pg_recvlogical". Called through a link of that name, pgcdc b
 import getopt
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
@@ -161,12 +161,20 @@ def canonical(parameters: list[ClickParameter], args: list[str]) -> list[str]:
     try:
         found, others = getopt.gnu_getopt(args, short + "?", [*long, "help"])
     except getopt.GetoptError as error:
-        raise _usage(error.msg) from error
+        raise _usage(_ambiguous(error.opt, [name.rstrip("=") for name in long]) or error.msg) from error
     if others:
         raise _usage(f'too many command-line arguments (first is "{others[0]}")')
     last = next((name for name, _ in reversed(found) if name in _PASSWORD), None)
     found = [one for one in found if one[0] not in _PASSWORD or one[0] == last]
     return [word for name, value in found for word in ([name, value] if valued.get(name) else [name])]
+
+
+def _ambiguous(abbreviation: str, names: Sequence[str]) -> str | None:
+    """Say of an abbreviation of several names, in getopt_long's words, what it may mean."""
+    candidates = [f"'--{name}'" for name in names if name.startswith(abbreviation)]
+    if abbreviation in names or len(candidates) < 2:
+        return None
+    return f"option '--{abbreviation}' is ambiguous; possibilities: {' '.join(candidates)}"
 
 
 def _check(given: Mapping[str, object]) -> None:

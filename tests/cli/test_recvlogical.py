@@ -164,6 +164,11 @@ def test_what_pg_recvlogical_refuses_is_refused_in_its_words(arguments, reason, 
         (["-I", "nowhere"], 'could not parse start position "nowhere"'),
         (["-E", "0/1x"], 'could not parse end position "0/1x"'),
         (["--nothing"], "option --nothing not recognized"),
+        (
+            ["--en"],
+            "option '--en' is ambiguous; possibilities: '--enable-two-phase' '--enable-failover' '--endpos'",
+        ),
+        (["--start=1"], "option --start must not have an argument"),
         (["-S"], "option -S requires argument"),
     ],
 )
