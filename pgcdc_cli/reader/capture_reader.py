@@ -145,9 +145,7 @@ class _Transaction:
             case m.Insert() | m.Update() | m.Delete():
                 return self._row(message)
             case m.LogicalMessage():
-                said = {"transactional": message.transactional, "prefix": message.prefix}
-                change = {**self._change("M", message.xid), **said, **message_content(message.content)}
-                return MESSAGES, compact_json(change)
+                return MESSAGES, compact_json(self._message(message))
             case m.Relation():
                 self._relations[message.oid] = message
                 return _name(message), compact_json(_other(message))
@@ -167,10 +165,19 @@ class _Transaction:
         return {"commit_lsn": str(message.commit_lsn), "end_lsn": str(message.end_lsn), **stamp}
 
     def _change(self, operation: str, xid: int | None) -> dict[str, Any]:
-        """Stamp a change; before its commit, a streamed or prepared one has no commit LSN."""
-        stamp = self._stamp or {"commit_lsn": None, "xid": xid, "ts": None}
+        """Stamp a change; a streamed or prepared one, which may yet be rolled back, has no place so far."""
+        if not self._stamp:
+            return {"op": operation, "commit_lsn": None, "seq": None, "xid": xid, "ts": None}
         self._seq += 1
-        return {"op": operation, "commit_lsn": stamp["commit_lsn"], "seq": self._seq - 1, **stamp}
+        return {"op": operation, "commit_lsn": self._stamp["commit_lsn"], "seq": self._seq - 1, **self._stamp}
+
+    def _message(self, message: m.LogicalMessage) -> dict[str, Any]:
+        if message.transactional:
+            change = self._change("M", message.xid)
+        else:
+            change = {"op": "M", "commit_lsn": str(message.lsn), "seq": 0, "xid": None, "ts": None}
+        said = {"transactional": message.transactional, "prefix": message.prefix}
+        return {**change, **said, **message_content(message.content)}
 
     def _relation(self, oid: int) -> m.Relation:
         if oid not in self._relations:

@@ -83,7 +83,7 @@ def _texts(change: Change, label: str) -> dict[str, str]:
 
 
 def _positions(change: Change) -> Iterator[Lsn]:
-    if "op" in change and "lsn" not in change and "commit_lsn" not in change:
+    if "op" in change and change.get("lsn") is None and change.get("commit_lsn") is None:
         raise _untold("--at", "LSN")
     for name in ("lsn", "commit_lsn"):
         if change.get(name) is not None:
@@ -106,7 +106,7 @@ def _commit(change: Change, like: Moment) -> Any:  # noqa: ANN401 - what can be 
     name = "commit_lsn" if by_position else "ts"
     text = change.get(name)
     if text is None:
-        if "op" in change and name not in change:
+        if "op" in change and (name not in change or change.get("commit_lsn", "") is None):
             raise _untold("--since and --until", "commit's LSN" if by_position else "commit's time")
         return None
     return Lsn.parse(text) if by_position else datetime.fromisoformat(text)
@@ -117,5 +117,5 @@ def _untold(options: str, what: str) -> PgcdcError:
         ErrorKind.USAGE,
         f"could not choose changes by {options}: the file doesn't have their {what}",
         hint="Debezium's events have a change's LSN and its commit's time; wal2json's lines what include-lsn "
-        "and include-timestamp asked for",
+        "and include-timestamp asked for; streamed and prepared changes of a capture neither",
     )

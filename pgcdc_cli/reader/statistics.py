@@ -118,6 +118,6 @@ def _identity(change: Change) -> object:
 
     For changes outside of transactions, as in a snapshot, it is the LSN.
     """
-    if change.get("commit_lsn") is not None:
+    if "commit_lsn" in change:
         return change["commit_lsn"]
     return (change["xid"] or change.get("lsn")) if "xid" in change else None

@@ -457,7 +457,26 @@ def test_streamed_transactions_of_a_capture(database, pgcdc, tmp_path):
         assert all((abort["abort_lsn"] is not None) == (streaming == "parallel") for abort in aborts)
         streamed = [change for change in shown if "op" in change and change.get("commit_lsn", 1) is None]
         assert len(streamed) >= 3000
+        assert all(change["seq"] is None for change in streamed)
         assert show(pgcdc, "raw", "--format", "pretty").count("Stream Start") > 1
+        counted = json.loads(show(pgcdc, "raw", "--stat", "--json"))
+        assert (counted["transactions"], counted["largest"]) == (None, [])
+
+
+def test_streamed_changes_of_a_capture_are_not_chosen_by_a_commit_that_they_lack(database, pgcdc, tmp_path):
+    shop = with_changes(database)
+    shop.execute("SELECT pg_logical_emit_message(false, 'p', 'c')")
+    capture(shop, tmp_path / "raw", messages="true")
+    changes = [line for line in show(pgcdc, "raw").splitlines() if '"op"' in line]
+    chosen = show(pgcdc, "raw", "--since", "0/0").splitlines()
+    assert [line for line in chosen if '"op"' in line] == changes
+    shop.execute("SET logical_decoding_work_mem = '64kB'")
+    shop.execute("INSERT INTO items SELECT n::text, n FROM generate_series(1, 3000) n")
+    capture(shop, tmp_path / "raw", "2", streaming="on")
+    for options in (["--since", "0/0"], ["--until", "2h"], ["--at", "0/1"]):
+        ran = pgcdc("show", "raw", *options)
+        assert ran.status == 2
+        assert ran.err.startswith("pgcdc: error: could not choose changes by --")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1:replace"])
