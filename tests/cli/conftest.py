@@ -22,15 +22,17 @@ class Ran:
 def pgcdc(tmp_path) -> Callable[..., Ran]:
     """Run pgcdc in an empty directory, without variables of this environment that it would read.
 
-    With settings, of its environment or of `subprocess.run`, it is a Python of its own.
+    If `new`, or with settings of its environment or of `subprocess.run`, it is a Python of its own.
     """
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("PG", "PGCDC_", "NO_COLOR"))
     }
 
-    def run(*arguments: object, env: dict[str, str] | None = None, **settings: object) -> Ran:
+    def run(
+        *arguments: object, new: bool = False, env: dict[str, str] | None = None, **settings: object
+    ) -> Ran:
         line = [*PGCDC, *map(str, arguments)]
-        if not env and not settings:
+        if not new and not env and not settings:
             warm = run_warm(line, timeout=120, cwd=tmp_path, env={**clean, "HOME": str(tmp_path)})
             return Ran(warm.returncode, warm.stdout, warm.stderr)
         result = subprocess.run(

@@ -269,16 +269,16 @@ def test_pandas_is_not_imported_where_it_is_installed(tmp_path):
 def test_version_names_what_a_report_needs(pgcdc):
     python = ".".join(map(str, sys.version_info[:3]))
     for option in ("-V", "--version"):
-        ran = pgcdc(option)
+        ran = pgcdc(option, new=True)
         assert (ran.status, ran.out) == (0, f"pgcdc {__version__} (Python {python})\n")
 
 
 def test_debug_names_libpq_too_where_it_was_used(pgcdc, tmp_path):
     libpq = f"{pq.version() // 10000}.{pq.version() % 10000}"
     python = ".".join(map(str, sys.version_info[:3]))
-    ran = pgcdc("--debug", "slot", "list", "-h", str(tmp_path))
+    ran = pgcdc("--debug", "slot", "list", "-h", str(tmp_path), new=True)
     assert ran.err.startswith(f"pgcdc {__version__} (libpq {libpq}, Python {python})\nTraceback")
-    ran = pgcdc("--debug", "show", "nowhere")
+    ran = pgcdc("--debug", "show", "nowhere", new=True)
     assert ran.err.startswith(f"pgcdc {__version__} (Python {python})\nTraceback")
 
 
