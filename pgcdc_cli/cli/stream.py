@@ -309,6 +309,8 @@ def _run(
     run = StreamRun(settings, sink_for(target, encoding, lambda: signals.stop), encoding, signals, report)
     with metrics.open(), _timed(signals, settings.limits.max_time):
         carry_out(run, signals, progress)
+        # A run that had nothing to receive has reported nothing so far.
+        metrics(run.totals)
 
 
 def carry_out(run: "StreamRun | SnapshotRun", signals: "Signals", progress: ProgressLine) -> None:

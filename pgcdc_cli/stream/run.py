@@ -188,6 +188,8 @@ class StreamRun:
             # The sink is closed last: what is asked of it until then, such as HUP, still counts.
             self._writer.back_to_edge()
             self._loop.acknowledge()
+            # If there was nothing to receive, no keepalive said where the server's WAL ends.
+            self.totals.wal_end = max(self.totals.wal_end, identity.wal_position)
             self._finish(stream)
 
     def _readable_slot(self, connection: ReplicationConnection) -> str:

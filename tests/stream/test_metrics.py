@@ -67,6 +67,19 @@ def test_a_run_leaves_how_it_ended(source, tmp_path):
     assert values(file.read_text())["pgcdc_exit_status"] == 5
 
 
+def test_a_run_that_receives_nothing_has_positions_all_the_same(source, tmp_path):
+    slot, file = source.create_slot(), tmp_path / "pgcdc.prom"
+    insert(source, 1, 3)
+    for rows in (3, 0):
+        run = stream(source.uri, slot, "-D", str(tmp_path / "d"), *NOW, "--metrics-file", str(file))
+        assert (run.returncode, run.stderr) == (0, "")
+        found = values(file.read_text())
+        assert found["pgcdc_rows_total"] == rows
+        assert 0 < found["pgcdc_durable_lsn"] == found["pgcdc_written_lsn"]
+        assert found["pgcdc_server_lsn"] > 0
+        assert found["pgcdc_lag_bytes"] == 0
+
+
 def test_the_guide_lists_every_metric(source, tmp_path, pytestconfig):
     file = tmp_path / "pgcdc.prom"
     stream(source.uri, source.create_slot(), "-f", "-", "--endpos", "now", "--metrics-file", str(file))
