@@ -155,7 +155,9 @@ class CheckpointedSink:
         else:
             default = self.outputs.encoding.capabilities.invalid_text
             checkpoint = allow_mending(checkpoint, self._options, default)
-            check_options(self._checkpoint_path, self._options, checkpoint.options)
+            if checkpoint.source.slot or not checkpoint.end_lsn:
+                # No options continue a finished snapshot: the run refuses it once it is open.
+                check_options(self._checkpoint_path, self._options, checkpoint.options)
             self._files.disk.fsync_folder(self._files.root)
             self._spools.check(checkpoint.prepared)
             recovered = self._destination.recover(checkpoint)
