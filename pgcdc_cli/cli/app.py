@@ -123,7 +123,9 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
         _forget_output_if_gone(error)
         status = fail(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, a user gets one line
-        status = fail(_argument_error(error, arguments) or _unexpected(error))
+        # Before 3.12, Python wraps what interrupts a class that is being made, as during an import.
+        interrupted = isinstance(error.__cause__, KeyboardInterrupt)
+        status = INTERRUPTED if interrupted else fail(_argument_error(error, arguments) or _unexpected(error))
     return status
 
 

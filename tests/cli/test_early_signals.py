@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from pgcdc_cli.cli import app
+
 STARTING = """
 import os, sys
 
@@ -74,3 +76,15 @@ def test_one_that_interrupts_code_made_of_a_text_gives_the_same_status(number, t
     line = [sys.executable, "-m", "importing", str(int(number)), "slot", "list"]
     run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
+def test_one_that_interrupts_a_class_being_made_gives_the_same_status(monkeypatch, capfd):
+    """Before 3.12, Python makes a RuntimeError of it."""
+
+    class Interrupting:
+        def __set_name__(self, owner, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "_run", lambda *_: type("Made", (), {"field": Interrupting()}))
+    assert app.run([]) == 130
+    assert capfd.readouterr().err == ""
