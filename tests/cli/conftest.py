@@ -32,21 +32,22 @@ def pgcdc(tmp_path) -> Callable[..., Ran]:
         *arguments: object, new: bool = False, env: dict[str, str] | None = None, **settings: object
     ) -> Ran:
         line = [*PGCDC, *map(str, arguments)]
-        if not new and not env and not settings:
-            warm = run_warm(line, timeout=120, cwd=tmp_path, env={**clean, "HOME": str(tmp_path)})
-            return Ran(warm.returncode, warm.stdout, warm.stderr)
-        result = subprocess.run(
-            line,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=120,
-            cwd=tmp_path,
-            env={**clean, "HOME": str(tmp_path), **(env or {})},
-            stdin=subprocess.DEVNULL,
-            check=False,
-            **settings,
-        )
+        variables = {**clean, "HOME": str(tmp_path), **(env or {})}
+        if new or env or settings:
+            result = subprocess.run(
+                line,
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                timeout=120,
+                cwd=tmp_path,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                **settings,
+            )
+        else:
+            result = run_warm(line, cwd=tmp_path, env=variables)
         return Ran(result.returncode, result.stdout, result.stderr)
 
     return run
