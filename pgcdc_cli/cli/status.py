@@ -65,7 +65,7 @@ def status(
     VERSION AS OF their VERSION; --json has the queries. A slot that is missing, invalidated, or past the
     checkpoint is an error.
     """
-    if warehouse is not None and output.is_file():
+    if warehouse is not None and _is_file(output):
         raise usage_error("--warehouse: only a directory is merged")
     if watch:
         history = History()
@@ -84,12 +84,19 @@ def status(
         _refuse_nowhere(warehouse)
 
 
+def _is_file(path: Path) -> bool:
+    from pgcdc_cli.directory.disk import Disk
+
+    found = Disk().stat(str(path))
+    return found is not None and found.regular
+
+
 def _refuse_nowhere(warehouse: str) -> None:
     """Raise USAGE for a local warehouse that doesn't exist: mistyped, or before its first merge."""
-    from pgcdc_cli.spark.warehouse import local_path
+    from pgcdc_cli.spark.warehouse import is_there, local_path
 
     path = local_path(warehouse)
-    if path is not None and not path.exists():
+    if path is not None and not is_there(path):
         raise PgcdcError(
             ErrorKind.USAGE,
             f'could not find warehouse "{warehouse}"',

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,18 +107,33 @@ def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:
 def refuse_without_manifest(location: str) -> None:
     """Raise PgcdcError (SPARK) for a local input without a finished segment, before Spark starts."""
     directory = local_path(location)
-    if directory is not None and not (directory / _MANIFEST).exists():
+    if directory is not None and not is_there(directory / _MANIFEST):
         message, hint = NO_MANIFEST
         raise PgcdcError(ErrorKind.SPARK, message.format(directory / _MANIFEST), hint=hint)
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether a path exists. Raises PgcdcError (SPARK) if that can't be seen."""
+    with _examining(path):
+        return path.exists()
+
+
+@contextmanager
+def _examining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f'could not examine "{path}": {error.strerror or error}'
+        raise PgcdcError(ErrorKind.SPARK, message, hint="check the path and its permissions") from error
 
 
 def refuse_if_locked(warehouse: str) -> None:
     """Raise PgcdcError (LOCKED) if another merge into a local warehouse is running, before Spark starts."""
     directory = local_path(warehouse)
     path = None if directory is None else directory / _LOCK
-    if path is None or not path.is_file():
+    if path is None or not is_there(path):
         return
-    with path.open("rb") as lock:
+    with _examining(path), path.open("rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -131,7 +147,7 @@ def refuse_if_locked(warehouse: str) -> None:
 def keep_log(log: Path, warehouse: str) -> Path | None:
     """Copy Spark's output of a run to a local warehouse; None if that doesn't exist, or has no room."""
     directory = local_path(warehouse)
-    if directory is None or not directory.is_dir() or not log.is_file():
+    if directory is None:
         return None
     kept = directory / _LOG
     try:

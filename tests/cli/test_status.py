@@ -109,6 +109,17 @@ def test_a_warehouse_without_a_record_is_said_to_be_one(pgcdc, tmp_path):
         )
 
 
+def test_a_path_that_the_system_does_not_let_us_examine_with_a_warehouse(refused):
+    # As in another user's folder; but root, who may run the tests, can examine that.
+    name = "x" * 256
+    refused(
+        *("status", name, "--warehouse", "lake"),
+        status=9,
+        error=f'could not examine "{name}": File name too long',
+        hint="nothing beyond the last checkpoint was confirmed: fix the cause and run again",
+    )
+
+
 @pytest.mark.usefixtures("changes")
 def test_a_warehouse_that_is_not_there_is_an_error_behind_the_rest(pgcdc):
     ran = pgcdc("status", "changes", "--warehouse", "lak")

@@ -231,6 +231,21 @@ def test_a_directory_without_a_finished_segment_needs_no_spark(
     assert not recorded.exists()
 
 
+@pytest.mark.parametrize(("place", "name"), [("input", "manifest.jsonl"), ("warehouse", "_pgcdc.lock")])
+def test_a_path_that_the_system_does_not_let_us_examine_needs_no_spark(
+    recorded: Path, tmp_path: Path, place: str, name: str
+) -> None:
+    """As in another user's folder; but root, who may run the tests, can examine that."""
+    (tmp_path / "manifest.jsonl").touch()
+    unseen = "x" * 256
+    options = MergeOptions(**{"input": str(tmp_path), "warehouse": "wh", place: unseen})
+    with pytest.raises(PgcdcError) as caught:
+        submit(options, SparkOptions())
+    assert caught.value.kind is ErrorKind.SPARK
+    assert caught.value.message == f'could not examine "{unseen}/{name}": File name too long'
+    assert not recorded.exists()
+
+
 def test_executors_of_a_cluster_have_a_python_of_their_own(recorded: Path) -> None:
     """The driver uses the command's own Python, since it runs on this machine."""
     with pytest.raises(PgcdcError):
