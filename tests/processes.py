@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,16 @@ def stream_command(
     """Make a command line of `pgcdc stream`."""
     named = [word for name in publications for word in ("--publication", name)]
     return [*PGCDC, "stream", "-d", uri, "-S", slot, *named, *map(str, arguments)]
+
+
+def path_without(program: str, folder: Path) -> str:
+    """Make a folder of links to this machine's programs but one; return a PATH of it alone."""
+    folder.mkdir()
+    for tool in (*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()):
+        if tool.name != program and not (folder / tool.name).is_symlink():
+            (folder / tool.name).symlink_to(tool)
+    assert shutil.which(program, path=str(folder)) is None
+    return str(folder)
 
 
 def wait_until(found: Callable[[], Found], seconds: float = 240, *, pause: float = 0.01) -> Found:

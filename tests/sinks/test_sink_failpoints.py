@@ -27,8 +27,10 @@ SOURCE_ROWS = ("ab", "a", "aacb", "bc", "aaaaaaaaabbbbbb" * 3, "c", "ad", "b", "
 TXS = transactions(*SOURCE_ROWS[:10], "E", "D", "d", *SOURCE_ROWS[10:])
 SETTINGS = {"rotate_size": 1200, "rotate_interval": 60.0, "fsync_interval": 5.0, "status_interval": 5.0}
 
-STEP = 12
-"""Every twelfth call, at the size of 1: other tests try each of them."""
+
+def stride() -> int:
+    """Every twelfth call, at the size of 1: other tests try each of them."""
+    return max(12 // scale.factor, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +217,7 @@ def test_a_power_cut_at_any_call_loses_and_doubles_nothing(encoding, part):
 
 def test_a_power_cut_while_many_files_are_fsynced_at_once_loses_and_doubles_nothing(encoding, monkeypatch):
     monkeypatch.setattr("pgcdc_cli.directory.disk.MANY", 1)
-    cut_power(encoding, 0, STEP // scale.factor or 1)
+    cut_power(encoding, 0, stride())
 
 
 @pytest.mark.parametrize("how", ["after", "EIO"])
@@ -223,7 +225,7 @@ def test_an_end_while_many_files_are_fsynced_at_once_loses_and_doubles_nothing(
     tmp_path, encoding, how, monkeypatch
 ):
     monkeypatch.setattr("pgcdc_cli.directory.disk.MANY", 1)
-    for at in range(0, len(count_calls(tmp_path, encoding)), STEP // scale.factor or 1):
+    for at in range(0, len(count_calls(tmp_path, encoding)), stride()):
         path = str(tmp_path / f"d{at}")
         failing = FailingDisk(at, how)
         script = Script(path, encoding, failing)

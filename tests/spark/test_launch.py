@@ -10,6 +10,7 @@ from executables import executable
 from merge_directories import FORMATS, Directory
 from merge_histories import INT4, pg_type, table_schema
 from merge_oracle import Change
+from processes import path_without
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -273,6 +274,24 @@ def directory(tmp_path: Path) -> Directory:
     table = table_schema("t", {"id": pg_type(INT4)}, ("id",))
     directory.segment([(table, [Change("I", 10, 0, {"id": "1"})])])
     return directory
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("directory")
+def test_a_machine_without_java_merges_with_the_packaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As the demo does. Also from another working directory, with relative paths, and without UTF-8."""
+    monkeypatch.setenv("PATH", path_without("java", tmp_path / "tools"))
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    summary = submit(MergeOptions("in", "wh"), SparkOptions("local[2]"))
+    assert summary.failure is None
+    (table,) = summary.tables
+    assert (table.table, table.segment, str(table.lsn), table.inserted) == ("public.t", 1, "0/12", 1)
+    assert capfd.readouterr() == ("", "")
+    assert (tmp_path / "wh" / "public" / "t" / "_delta_log").is_dir()
 
 
 def test_the_jobs_own_error_comes_through(
