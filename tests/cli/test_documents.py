@@ -24,7 +24,7 @@ def test_every_file_that_is_named_is_there(document):
 
 def test_every_name_that_is_said_to_be_in_a_file_is_there():
     said = re.findall(r"`(\w+)` in `([\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
-    folders = (ROOT / "pgcdc_cli", ROOT)
+    folders = (ROOT / "pgcdc_cli", ROOT / "tests", ROOT)
 
     def is_there(name, path):
         file = next(folder / path for folder in folders if (folder / path).exists())
