@@ -98,7 +98,8 @@ _UNCONVERTED_HINT = (
     "--peek --invalid-text escape shows which column it is: fix it in the source before it is read, or"
     " continue with --invalid-text replace or escape"
 )
-_STREAMING_HINT = "some transactions fail this way only if the server streams them: --streaming off"
+_SERVER_FAILED = "the server failed to decode its WAL, see its log: run again; if that fails, too,"
+_START_OVER = "start over with a new slot and a snapshot"
 _SPOOL_HINT = "or let pgcdc spool the transactions: --streaming on"
 _PUBLICATION_HINT = (
     "create the publication if there is none; then recreate the slot, or advance it past this point"
@@ -398,8 +399,9 @@ class ReplicationConnection:
             failure.hint = _COLUMNS_HINT
         if error.sqlstate == _LIMIT_EXCEEDED or "invalid memory alloc request size" in str(error):
             return PgcdcError(ErrorKind.PROTOCOL, failure.message, hint=_TOO_LARGE_HINT)
-        if self._streams and error.sqlstate == session.INTERNAL_ERROR and "could not map file" in str(error):
-            failure.hint = _STREAMING_HINT
+        if failure.kind is ErrorKind.UNEXPECTED and error.sqlstate is not None:
+            remedy = f"try --streaming off, or {_START_OVER}" if self._streams else _START_OVER
+            failure.hint = f"{_SERVER_FAILED} {remedy}"
         if not self._streams and error.sqlstate in {session.DISK_FULL, session.OUT_OF_MEMORY}:
             failure.hint = f"{failure.hint}, {_SPOOL_HINT}"
         return failure

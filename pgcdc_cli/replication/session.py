@@ -96,7 +96,6 @@ _SET_UP: dict[SessionKind, bytes] = {
 }
 
 UNDEFINED_OBJECT = "42704"
-INTERNAL_ERROR = "XX000"
 INVALID_TEXT = ("22021", "22P05")
 """A character is invalid, or has no equivalent in the client's encoding."""
 NOT_IN_PREREQUISITE_STATE = "55000"

@@ -129,6 +129,18 @@ def test_an_error_while_streaming_is_known_by_its_sqlstate(connected, sqlstate, 
     assert receive_all(stream)[1].kind is kind
 
 
+@pytest.mark.parametrize("streaming", ["on", "off"])
+def test_a_failure_of_the_server_is_not_said_to_be_ours(walsender, streaming):
+    """Servers have faults in decoding beside DDL: they end at the same position again."""
+    server = walsender()
+    with ReplicationConnection(server.uri) as connection:
+        stream = connection.start("s", Lsn(0), {**OPTIONS, "streaming": streaming})
+        server.send(error("XX000", "unexpected duplicate for tablespace 0, relfilenumber 43808"))
+        _, failure = receive_all(stream)
+    assert (failure.kind, "traceback" in failure.hint) == (ErrorKind.UNEXPECTED, False)
+    assert ("see its log" in failure.hint, "--streaming off" in failure.hint) == (True, streaming == "on")
+
+
 def test_what_came_before_an_error_is_given_before_it(connected):
     server, stream = connected()
     server.send(xlogdata(1, b"B") + xlogdata(2, b"C") + error("42704", 'publication "p" does not exist'))
