@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .delta_rewrite import rewriting
+from .java_classes import java_class
 from .lake import CONTROL, UNKNOWN, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
 from .merge_errors import MergeError, cause_of
 from .options import ANY, CHANGELOG, MERGE, MODERN
@@ -154,13 +155,12 @@ class DeltaTable:
         self._path = path
         self._readers = readers
         self.name = f"delta.{quoted(path)}"
-        # SQL gives no access to a table's transaction identifiers.
-        jvm: Any = session._jvm  # noqa: SLF001
         # If a log's checksum is missing (after a killed run), Delta reads the log in the thread's active
         # session.
-        jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
-        self._log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)  # noqa: SLF001
-        self._nothing = jvm.scala.Option.empty()
+        theirs = session._jsparkSession  # noqa: SLF001 - SQL gives no access to transaction identifiers
+        java_class(session, "org.apache.spark.sql.SparkSession").setActiveSession(theirs)
+        self._log = java_class(session, "org.apache.spark.sql.delta.DeltaLog").forTable(theirs, path)
+        self._nothing = java_class(session, "scala.Option").empty()
         self._snapshot = self._update()
         found = int(self._snapshot.version())
         self.version: int | None = None if found < 0 else found

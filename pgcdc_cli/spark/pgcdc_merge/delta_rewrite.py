@@ -13,7 +13,10 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from .java_classes import java_class
 from .lake import CommitMark, quoted
+
+_DELTA = "org.apache.spark.sql.delta"
 
 SMALL = 1 << 20
 """Bytes: tables up to this size are rewritten when merged into."""
@@ -41,24 +44,21 @@ class Rewriting:
 
         Delta refuses it if another commit has changed the table since the snapshot.
         """
-        scala, actions = self._jvm.scala, self._jvm.org.apache.spark.sql.delta.actions
-        transaction = self.log.startTransaction(scala.Option.empty(), scala.Option.apply(self.snapshot))
+        option = java_class(self.session, "scala.Option")
+        transaction = self.log.startTransaction(option.empty(), option.apply(self.snapshot))
         transaction.readWholeTable()
         # A transaction doesn't check the column types of the files that it writes.
         fields = self.rows.schema.fields
         typed = rows.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in fields))
-        convert = scala.jdk.javaapi.CollectionConverters
-        done = self._jvm.java.util.ArrayList(convert.asJava(transaction.writeFiles(typed._jdf)))  # noqa: SLF001
+        convert = java_class(self.session, "scala.jdk.javaapi.CollectionConverters")
+        written = transaction.writeFiles(typed._jdf)  # noqa: SLF001 - SQL has no transactions
+        done = java_class(self.session, "java.util.ArrayList")(convert.asJava(written))
         for file in convert.asJava(self.files):
             done.add(file.remove())
         if mark is not None:
-            now = scala.Option.apply(int(time.time() * 1000))
-            done.add(actions.SetTransaction(mark.app_id, mark.segment, now))
+            marked = java_class(self.session, f"{_DELTA}.actions.SetTransaction")
+            done.add(marked(mark.app_id, mark.segment, option.apply(int(time.time() * 1000))))
         return int(transaction.commit(convert.asScala(done).toSeq(), self.operation))
-
-    @property
-    def _jvm(self) -> Any:  # noqa: ANN401 - Java's
-        return self.session._jvm  # noqa: SLF001 - SQL has no transactions
 
 
 def rewriting(session: SparkSession, log: Any, snapshot: Any) -> Rewriting | None:  # noqa: ANN401 - Java's
@@ -69,12 +69,11 @@ def rewriting(session: SparkSession, log: Any, snapshot: Any) -> Rewriting | Non
     found = checksum.get()
     if found.tableSizeBytes() > SMALL or not _is_plain(found.protocol()):
         return None
-    jvm: Any = session._jvm  # noqa: SLF001
-    nothing = jvm.scala.Option.empty()
+    nothing = java_class(session, "scala.Option").empty()
     files = found.allFiles().get()
     try:
-        write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-        operation = write(jvm.org.apache.spark.sql.SaveMode.Overwrite, *[nothing] * 8)
+        mode = java_class(session, "org.apache.spark.sql.SaveMode").Overwrite
+        operation = java_class(session, f"{_DELTA}.DeltaOperations$Write")(mode, *[nothing] * 8)
         before = log.createDataFrame(snapshot, files, False, nothing)
     except Py4JError:
         # The user may have another version of Delta.

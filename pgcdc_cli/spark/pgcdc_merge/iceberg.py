@@ -17,6 +17,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from .java_classes import java_class
 from .lake import CONTROL, UNKNOWN, CommitMark, NamedTypes, TableCommit, alterations, literal, quoted
 from .merge_errors import MergeError
 from .options import ANY, CHANGELOG
@@ -117,8 +118,8 @@ class IcebergTable:
 
     def _load(self) -> Any:  # noqa: ANN401 - Java's
         """Load the table from the session's catalog, which caches it: statements see this state."""
-        jvm: Any = self._session._jvm  # noqa: SLF001 - SQL has no quick way to a table's snapshots
-        util = jvm.org.apache.iceberg.spark.Spark3Util
+        # SQL has no quick way to a table's snapshots.
+        util = java_class(self._session, "org.apache.iceberg.spark.Spark3Util")
         return util.loadIcebergTable(self._session._jsparkSession, self.name)  # noqa: SLF001
 
     @property
@@ -267,8 +268,8 @@ class IcebergTable:
 
     def _variants(self) -> Mapping[str, str]:
         """Return the properties that variants need; the format version must not be lowered."""
-        jvm: Any = self._session._jvm  # noqa: SLF001 - no property holds it
-        version = int(jvm.org.apache.iceberg.TableUtil.formatVersion(self._table))
+        # No property holds it.
+        version = int(java_class(self._session, "org.apache.iceberg.TableUtil").formatVersion(self._table))
         return _VARIANTS if version < int(_VARIANTS["format-version"]) else {}
 
     def _described(self, rows: DataFrame, mark: CommitMark | None, properties: Mapping[str, str]) -> Any:  # noqa: ANN401 - as below

@@ -23,6 +23,7 @@ from .control import ALL, ControlRow, ControlTable, Former, TableMode, locked
 from .delta import DeltaLake
 from .fold import Extras
 from .iceberg import IcebergLake
+from .java_classes import keep_what_expressions_need
 from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session, plan_plainly, quoted
 from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, append_changes, merge_table
@@ -121,6 +122,7 @@ def merge(
 
 class _MergeRun:
     def __init__(self, spark: SparkSession, options: MergeOptions, listener: TableListener) -> None:
+        keep_what_expressions_need(spark)
         self._spark = spark
         self._options = options
         self._extras = _extras(options)

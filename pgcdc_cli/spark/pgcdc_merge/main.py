@@ -14,6 +14,7 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
+from .java_classes import java_class
 from .job import LAKES, Kept, merge
 from .lake import SETTINGS, STATIC
 from .merge_errors import MergeError
@@ -89,8 +90,7 @@ def _joined(extension: str) -> str:
 
 def _has_class(spark: SparkSession, name: str) -> bool:
     """Whether the format's jars are there; Spark itself only warns if they aren't."""
-    jvm: Any = spark._jvm  # noqa: SLF001 - the only way to a class loader
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    loader = java_class(spark, "java.lang.Thread").currentThread().getContextClassLoader()
     return loader.getResource(name) is not None
 
 

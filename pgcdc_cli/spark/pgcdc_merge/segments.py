@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .column_types import DEFAULTS, Choices, LakeColumn
+from .java_classes import java_class
 from .merge_errors import NO_MANIFEST, MergeError
 from .options import CHANGELOG, FORMAT_VERSION
 
@@ -141,12 +142,15 @@ class HadoopFiles:
     """Hadoop's file systems; paths are absolute, with a scheme, not percent-encoded (`file:/tmp/a b`)."""
 
     def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
         # PySpark has no public access to Hadoop's file systems.
-        self._jvm: Any = spark._jvm  # noqa: SLF001
         self._configuration: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
 
+    def _class(self, name: str) -> Any:  # noqa: ANN401 - Java's
+        return java_class(self._spark, name)
+
     def _open(self, path: str) -> tuple[Any, Any]:
-        hadoop_path = self._jvm.org.apache.hadoop.fs.Path(path)
+        hadoop_path = self._class("org.apache.hadoop.fs.Path")(path)
         return hadoop_path.getFileSystem(self._configuration), hadoop_path
 
     def qualify(self, path: str) -> str:
@@ -177,7 +181,7 @@ class HadoopFiles:
         system, hadoop_path = self._open(path)
         stream = system.open(hadoop_path)
         try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            return bytes(self._class("org.apache.commons.io.IOUtils").toByteArray(stream))
         finally:
             stream.close()
 
@@ -189,7 +193,7 @@ class HadoopFiles:
             local.with_name(f"{local.name}.tmp").replace(local)
             return
         system, hadoop_path = self._open(path)
-        temporary = self._jvm.org.apache.hadoop.fs.Path(f"{path}.tmp")
+        temporary = self._class("org.apache.hadoop.fs.Path")(f"{path}.tmp")
         stream = system.create(temporary, True)
         try:
             stream.write(bytearray(data))
@@ -205,10 +209,10 @@ class HadoopFiles:
         if local is not None:
             return _crc32(local)
         system, hadoop_path = self._open(path)
-        checksum = self._jvm.java.util.zip.CRC32()
-        stream = self._jvm.java.util.zip.CheckedInputStream(system.open(hadoop_path), checksum)
-        nowhere = self._jvm.java.io.OutputStream.nullOutputStream()
-        self._jvm.org.apache.hadoop.io.IOUtils.copyBytes(stream, nowhere, _BUFFER, True)
+        checksum = self._class("java.util.zip.CRC32")()
+        stream = self._class("java.util.zip.CheckedInputStream")(system.open(hadoop_path), checksum)
+        nowhere = self._class("java.io.OutputStream").nullOutputStream()
+        self._class("org.apache.hadoop.io.IOUtils").copyBytes(stream, nowhere, _BUFFER, True)
         return int(checksum.getValue())
 
 
