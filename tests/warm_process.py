@@ -26,7 +26,9 @@ from pgcdc_cli.__main__ import main
 
 IMPORTED_LATE = (
     "pgcdc_cli.cli.app",
+    "pgcdc_cli.cli.recvlogical",
     "pgcdc_cli.cli.show",
+    "pgcdc_cli.cli.slot",
     "pgcdc_cli.stream.run",
     "pgcdc_cli.stream.snapshot_session",
     "pgcdc_cli.sinks.directory_sink",
@@ -73,10 +75,13 @@ class WarmPython:
         stdout: IO[Any],
         stderr: IO[Any],
         cwd: Path | None = None,
+        umask: int = 0o022,
     ) -> "WarmProcess":
-        """Run a command line of pgcdc, without standard input; the last run must have ended."""
-        assert tuple(line[: len(PGCDC)]) == PGCDC
-        call = [*line[len(PGCDC) :]], dict(environment), str(cwd or Path.cwd())
+        """Run a command line of pgcdc, or of a link to it, without standard input; the last one has ended."""
+        with_python = tuple(line[: len(PGCDC)]) == PGCDC
+        words = ["pgcdc", *line[len(PGCDC) :]] if with_python else [*line]
+        assert Path(words[0]).name in {"pgcdc", "pg_recvlogical"}
+        call = words, dict(environment), str(cwd or Path.cwd()), umask
         socket.send_fds(self._calls, [json.dumps(call).encode()], [stdout.fileno(), stderr.fileno()])
         return WarmProcess(self._answer(), self)
 
@@ -156,10 +161,11 @@ def run_warm(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     text: bool = True,
+    umask: int = 0o022,
 ) -> subprocess.CompletedProcess[Any]:
     """Run a command line of pgcdc to its end, as `subprocess.run` does with `capture_output`."""
     with borrowed() as python, ThreadPoolExecutor(2) as readers, _pipe() as out, _pipe() as err:
-        process = python.start(line, env or os.environ, stdout=out[1], stderr=err[1], cwd=cwd)
+        process = python.start(line, env or os.environ, stdout=out[1], stderr=err[1], cwd=cwd, umask=umask)
         out[1].close()
         err[1].close()
         outputs = [readers.submit(end.read) for end in (out[0], err[0])]
@@ -200,18 +206,21 @@ def _serve() -> None:
         calls.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
 
 
-def _become(arguments: list[str], environment: Mapping[str, str], folder: str, outputs: list[int]) -> None:
-    """Become `pgcdc`."""
+def _become(
+    words: list[str], environment: Mapping[str, str], folder: str, umask: int, outputs: list[int]
+) -> None:
+    """Become `pgcdc`, or what a link to it is called."""
     for opened, number in zip([os.open(os.devnull, os.O_RDONLY), *outputs], range(3), strict=True):
         os.dup2(opened, number)
         os.close(opened)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
     os.chdir(folder)
+    os.umask(umask)
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["pgcdc", *arguments]
+    sys.argv = words
     main()
     sys.exit(0)
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from debian_server import DebianServer
 from processes import wait_until
 from servers import Database, new_slot_name
+from warm_process import run_warm
 
 TRY_HELP = 'pg_recvlogical: hint: Try "pg_recvlogical --help" for more information.\n'
 MARK = re.compile(rb"mark(\d+);")
@@ -21,6 +23,16 @@ MARKS = "INSERT INTO t SELECT g, 'mark' || g || ';' FROM generate_series(%s::int
 
 VERSIONS = pytest.mark.parametrize("version", [15, 16, 18])
 BOTH = pytest.mark.parametrize("whose", ["ours", "theirs"])
+
+
+def run_program(program: Path, *arguments: object, text: bool = True) -> subprocess.CompletedProcess[Any]:
+    """Run PostgreSQL's program, or ours, without standard input."""
+    line = [str(program), *map(str, arguments)]
+    if program.resolve().name == "pgcdc":
+        return run_warm(line, timeout=60, text=text)
+    return subprocess.run(
+        line, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60, text=text
+    )
 
 
 @dataclass(frozen=True)
@@ -32,12 +44,8 @@ class Node:
     options: tuple[str, ...]
     programs: dict[str, Path]
 
-    def line(self, *arguments: object, whose: str = "ours") -> list[str]:
-        return [str(self.programs[whose]), "-d", self.database.uri, *map(str, arguments)]
-
     def run(self, *arguments: object, whose: str = "ours") -> subprocess.CompletedProcess[bytes]:
-        line = self.line(*arguments, whose=whose)
-        return subprocess.run(line, capture_output=True, check=False, timeout=60)
+        return run_program(self.programs[whose], "-d", self.database.uri, *arguments, text=False)
 
     def succeed(self, *arguments: object, whose: str = "ours") -> bytes:
         ran = self.run(*arguments, whose=whose)
@@ -70,7 +78,8 @@ class Node:
 
     @contextmanager
     def following(self, slot: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-        line = self.line("-S", slot, "--start", *self.options, *arguments)
+        connect = [self.programs["ours"], "-d", self.database.uri, "-S", slot]
+        line = [*map(str, [*connect, "--start", *self.options, *arguments])]
         with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
             try:
                 yield process
@@ -149,7 +158,7 @@ REFUSED = {
 @pytest.mark.parametrize(("arguments", "reason"), REFUSED.values(), ids=REFUSED)
 def test_what_pg_recvlogical_refuses_is_refused_in_its_words(arguments, reason, whose, link, server18):
     program = link if whose == "ours" else server18.bin / "pg_recvlogical"
-    ran = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    ran = run_program(program, *arguments)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == f"pg_recvlogical: error: {reason}\n{TRY_HELP}"
 
@@ -173,7 +182,7 @@ def test_what_pg_recvlogical_refuses_is_refused_in_its_words(arguments, reason, 
     ],
 )
 def test_what_cannot_be_read_is_said_with_the_way_to_help(arguments, reason, link):
-    ran = subprocess.run([link, *arguments], capture_output=True, text=True, check=False)
+    ran = run_program(link, *arguments)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == f"pg_recvlogical: error: {reason}\n{TRY_HELP}"
 
@@ -194,7 +203,7 @@ def test_an_option_wins_over_the_connection_string(node, whose, option, value):
 def test_help_and_version_are_on_standard_output(option, whose, link, server18):
     program = link if whose == "ours" else server18.bin / "pg_recvlogical"
     # Arguments after the first one are ignored.
-    ran = subprocess.run([program, option, "--nothing"], capture_output=True, text=True, check=False)
+    ran = run_program(program, option, "--nothing")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "pg_recvlogical" in ran.stdout
     assert max(map(len, ran.stdout.splitlines())) <= 95
@@ -203,8 +212,8 @@ def test_help_and_version_are_on_standard_output(option, whose, link, server18):
 @BOTH
 def test_of_two_that_exclude_each_other_the_last_counts(whose, link, server18, tmp_path):
     program = link if whose == "ours" else server18.bin / "pg_recvlogical"
-    line = [program, "-d", "d", "-h", tmp_path, "-S", "s", "--create-slot", "-W", "--no-password"]
-    ran = subprocess.run(line, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    options = ("-S", "s", "--create-slot", "-W", "--no-password")
+    ran = run_program(program, "-d", "d", "-h", tmp_path, *options)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert re.match("pg_recvlogical: error: (could not connect|connection to server)", ran.stderr)
 
@@ -297,10 +306,10 @@ def test_a_slot_is_dropped_without_the_name_of_a_database(node, version, whose):
     slot = node.created()
     host = node.database.uri.partition("host=")[2]
     # There is no database with the user's name either.
-    line = [node.programs[whose], "-h", host, "-U", "nobody_s_database", "-S", slot, "--drop-slot"]
+    options = ("-h", host, "-U", "nobody_s_database", "-S", slot, "--drop-slot")
     node.database.execute("CREATE ROLE nobody_s_database LOGIN REPLICATION")
     try:
-        ran = subprocess.run(line, capture_output=True, text=True, check=False)
+        ran = run_program(node.programs[whose], *options)
     finally:
         node.database.execute("DROP ROLE nobody_s_database")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
@@ -460,10 +469,9 @@ def test_an_error_of_the_server_is_one_line_and_a_hint(node):
 def test_what_a_connection_string_says_of_replication_is_no_obstacle(node, whose):
     slot = node.created()
     node.insert(1, 2)
-    line = [node.programs[whose], "-d", f"{node.database.uri}&replication=true", "-S", slot, "--start"]
-    ran = subprocess.run(
-        [*line, *node.options, "-n", "-f", "-", "-E", node.end()], capture_output=True, check=False
-    )
+    connect = ("-d", f"{node.database.uri}&replication=true", "-S", slot)
+    options = (*node.options, "-n", "-f", "-", "-E", node.end())
+    ran = run_program(node.programs[whose], *connect, "--start", *options, text=False)
     assert (ran.returncode, ran.stderr, marks(ran.stdout)) == (0, b"", [1, 2])
 
 

@@ -10,6 +10,7 @@ from contextlib import closing
 import psycopg
 import pytest
 from processes import PGCDC, wait_until
+from warm_process import run_warm
 
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.stream.snapshot_rows import SlotSnapshot, Snapshot
@@ -27,7 +28,7 @@ def command(database, output, *more, mode="initial"):
 
 def run(database, output, *more, mode="initial"):
     line = command(database, output, *more, mode=mode)
-    ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    ended = run_warm(line)
     assert ended.returncode == 0, ended.stderr
 
 

@@ -17,6 +17,7 @@ from failing_command import SLOW
 from logs import Log
 from processes import PGCDC, peak_memory, stream_command
 from segments import contents
+from warm_process import run_warm
 
 from pgcdc_cli.lsn import Lsn
 
@@ -56,7 +57,7 @@ def log(own_server):
 def two_phase_copy(log) -> str:
     """A copy of the slot; the server's own isn't two-phase, of which a run warns."""
     slot = log.copy_slot(log.slot)
-    subprocess.run([*PGCDC, "slot", "alter", slot, "-d", log.uri, "--two-phase"], check=True)
+    assert run_warm([*PGCDC, "slot", "alter", slot, "-d", log.uri, "--two-phase"]).returncode == 0
     return slot
 
 
@@ -93,7 +94,7 @@ class Runs:
         failing = [sys.executable, COMMAND, how, *map(str, target), calls, *line[3:]]
         first = subprocess.run(failing, capture_output=True, text=True, timeout=120, check=False)
         assert self._log.confirmed(slot) <= self._durable(out), "more was confirmed than was durable"
-        last = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+        last = run_warm(line)
         assert (last.returncode, last.stderr) == (0, ""), (how, target)
         assert not list(place.rglob("*.spool")), (how, target)
         self._log.drop_slot(slot)
@@ -182,7 +183,7 @@ def test_a_directory_that_is_deleted_ends_the_run_and_is_never_taken_for_a_new_o
     first = subprocess.run(failing, capture_output=True, text=True, timeout=120, check=False)
     assert first.returncode == 9, first.stderr
     assert "hint: " in first.stderr
-    again = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    again = run_warm(line)
     confirmed = log.confirmed(slot)
     log.drop_slot(slot)
     if again.returncode == 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from processes import stream_command, wait_until
 from stream_runs import NOW, insert, stream
+from warm_process import run_warm
 
 from pgcdc_cli.directory.disk import Disk
 
@@ -24,7 +25,7 @@ UMASKS = [0, 0o077]
 
 def run(source, slot: str, umask: int, *arguments: str) -> None:
     line = stream_command(source.uri, slot, *arguments)
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, umask=umask)
+    done = run_warm(line, umask=umask)
     assert done.returncode == 0, done.stderr
 
 

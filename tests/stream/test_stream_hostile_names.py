@@ -10,6 +10,7 @@ import pytest
 from processes import PGCDC, stream_command
 from psycopg import sql
 from segments import contents
+from warm_process import run_warm
 
 NAMES = [
     "..",
@@ -61,7 +62,7 @@ def change(database) -> None:
 def run(folder: Path, *line: str, status: int = 0) -> str:
     """Run a command whose messages must have no control characters; return its output."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
-    ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    ran = run_warm(line, cwd=folder, env=environment)
     assert ran.returncode == status, ran.stderr
     assert ran.stderr.replace("\n", "").isprintable()
     return ran.stdout
