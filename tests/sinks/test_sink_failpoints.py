@@ -29,8 +29,8 @@ SETTINGS = {"rotate_size": 1200, "rotate_interval": 60.0, "fsync_interval": 5.0,
 
 
 def stride() -> int:
-    """Every twelfth call, at the size of 1: other tests try each of them."""
-    return max(12 // scale.factor, 1)
+    """Every sixteenth call, at the size of 1: other tests try each of them."""
+    return max(16 // scale.factor, 1)
 
 
 @pytest.fixture(autouse=True)

@@ -300,7 +300,10 @@ def test_a_type_whose_oid_an_earlier_pgcdc_did_not_record_is_known_by_its_name()
     assert not keeps_values("mood", "feeling#16390")
 
 
-@pytest.mark.parametrize(("first", "runs"), [("key", 1), ("type", 1), ("type", 3), ("written", 4)])
+@pytest.mark.parametrize(
+    ("first", "runs"),
+    [("key", 1), ("type", 1), pytest.param("type", 3, marks=pytest.mark.long), ("written", 4)],
+)
 def test_a_converted_column_stops_a_table_of_which_it_is_the_key_from_then_on(
     spark: SparkSession, directory: Directory, warehouse: Path, first: str, runs: int
 ) -> None:

@@ -149,9 +149,8 @@ def test_a_run_that_dies_while_a_name_changes_hands_goes_on(
     ("lake", "killed"),
     [
         ("delta", True),
-        ("delta", False),
         ("iceberg", True),
-        pytest.param("iceberg", False, marks=pytest.mark.long),
+        *(pytest.param(lake, False, marks=pytest.mark.long) for lake in ("delta", "iceberg")),
     ],
 )
 def test_a_new_table_that_is_behind_holds_up_no_later_run(
@@ -273,7 +272,7 @@ def test_what_was_put_aside_is_found_again_however_long_that_took() -> None:
             check_followed(behind, first)
 
 
-@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("merged", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_table_that_is_gone_without_a_key_stops_nothing(
     spark: SparkSession, directory: Directory, warehouse: Path, merged: bool
 ) -> None:
@@ -313,7 +312,9 @@ def test_a_part_of_a_tables_rows_is_not_put_aside_as_its_rows(
     assert not table_path(warehouse, third).exists()
 
 
-@pytest.mark.parametrize(("mode", "key"), [("both", ("id",)), ("merge", None)])
+@pytest.mark.parametrize(
+    ("mode", "key"), [("both", ("id",)), pytest.param("merge", None, marks=pytest.mark.long)]
+)
 def test_a_changelog_remembers_each_table_of_its_name_that_had_no_key(
     spark: SparkSession, directory: Directory, warehouse: Path, mode: str, key: tuple[str] | None
 ) -> None:

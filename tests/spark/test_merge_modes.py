@@ -59,7 +59,7 @@ def test_until_and_table_leave_the_rest_for_another_run(
     assert len(merged_rows(spark, warehouse, TWO)) == 3
 
 
-@pytest.mark.parametrize("why", ["problem", "unselected"])
+@pytest.mark.parametrize("why", ["problem", pytest.param("unselected", marks=pytest.mark.long)])
 def test_a_table_that_was_behind_when_its_segments_went_is_not_merged_later(
     spark: SparkSession, directory: Directory, warehouse: Path, why: str
 ) -> None:
@@ -95,7 +95,7 @@ def test_a_table_whose_segments_are_gone_is_not_merged(
     assert not table_path(warehouse, TWO).exists()
 
 
-@pytest.mark.parametrize("mode", ["merge", "both"])
+@pytest.mark.parametrize("mode", [pytest.param("merge", marks=pytest.mark.long), "both"])
 def test_a_table_that_gets_a_key_after_its_segments_are_gone_is_not_merged(
     spark: SparkSession, directory: Directory, warehouse: Path, mode: str
 ) -> None:

@@ -40,8 +40,7 @@ def operations(spark: SparkSession, warehouse: Path) -> list[str]:
 @pytest.mark.parametrize(
     "extras",
     [
-        {},
-        pytest.param({"metadata": True}, marks=pytest.mark.long),
+        *(pytest.param(extras, marks=pytest.mark.long) for extras in ({}, {"metadata": True})),
         {"metadata": True, "soft_delete": True},
     ],
 )
