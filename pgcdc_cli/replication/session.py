@@ -382,8 +382,9 @@ def conninfo_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
     if "pass" in conninfo.lower() or "@" in conninfo:
         text = _QUOTED_WORD.sub(r'\1"..."', text)
     meant = f'did you mean "{near[0]}"? ' if near else ""
-    message = f"could not read the connection string: {text}"
-    return PgcdcError(ErrorKind.USAGE, message, hint=f"{meant}{_CONNECTION_STRINGS}")
+    # The value may also come from a service file or an environment variable.
+    hint = _CHECK_SETTINGS if text.startswith("bad value") else f"{meant}{_CONNECTION_STRINGS}"
+    return PgcdcError(ErrorKind.USAGE, f"could not read the connection string: {text}", hint=hint)
 
 
 def _connect_grant(text: str, error: psycopg.Error) -> str | None:

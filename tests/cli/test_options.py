@@ -222,6 +222,14 @@ def test_a_mistyped_parameter_is_told_by_the_one_that_it_resembles(refused, conn
     )
 
 
+def test_a_value_that_is_none_is_looked_for_in_the_environment_too(pgcdc):
+    ran = pgcdc("slot", "list", "-d", "host=h", env={"PGCONNECT_TIMEOUT": "soon"})
+    assert ran.status == 2
+    error, hint = ran.err.splitlines()
+    assert "connect_timeout" in error
+    assert "PG* variables" in hint
+
+
 def test_a_password_without_a_terminal_is_refused_with_the_ways_that_work(refused):
     refused(
         "slot",
