@@ -36,6 +36,7 @@ class ErrorKind(Enum):
     """What went wrong, as a caller of pgcdc would tell the cases apart."""
 
     UNEXPECTED = Rule(1, False, "run again with --debug and report the traceback")
+    SERVER_FAULT = Rule(1, True, "the server failed, and its log may say more: run again")
     USAGE = Rule(2, False, "see --help")
     CONNECTION = Rule(3, True, "check that the server is running and reachable, and -h, -p and -d")
     NOT_READY = Rule(3, True, "the server is starting up or shutting down, or ended the session: run again")

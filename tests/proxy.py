@@ -70,6 +70,13 @@ class Proxy:
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_WR)
 
+    def end_with(self, message: bytes) -> None:
+        """Send clients a message as if from the server, which must be silent; then close all connections."""
+        for client in self._sockets[::2]:
+            with contextlib.suppress(OSError):
+                client.sendall(message)
+        self.cut()
+
     def cut_after(self, size: int, *, once: bool = False) -> None:
         """Close all connections after `size` more bytes from the server; later ones, too, unless `once`."""
         self._budget, self._once = size, once

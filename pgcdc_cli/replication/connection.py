@@ -401,7 +401,7 @@ class ReplicationConnection:
             return PgcdcError(ErrorKind.PROTOCOL, failure.message, hint=_TOO_LARGE_HINT)
         if failure.kind is ErrorKind.UNEXPECTED and error.sqlstate is not None:
             remedy = f"try --streaming off, or {_START_OVER}" if self._streams else _START_OVER
-            failure.hint = f"{_SERVER_FAILED} {remedy}"
+            return PgcdcError(ErrorKind.SERVER_FAULT, failure.message, hint=f"{_SERVER_FAILED} {remedy}")
         if not self._streams and error.sqlstate in {session.DISK_FULL, session.OUT_OF_MEMORY}:
             failure.hint = f"{failure.hint}, {_SPOOL_HINT}"
         return failure

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
 
 FIRST_ATTEMPTS = 4
 """Attempts to connect at first, over half a second, if nothing indicates that a server is there."""
@@ -24,6 +25,9 @@ LONGEST_WAIT = 1.5
 
 LONGEST_AFTER_LOSS = 30.0
 """Seconds of a wait, at most, if connections were made but didn't last: what they read may end them."""
+
+SAME_FAULTS = 3
+"""Attempts that end with the same fault of the server at the same position, after which there is no other."""
 
 REMINDER = 30.0
 """Seconds between two warnings with the same text."""
@@ -64,6 +68,7 @@ class RetryPolicy:
         self._lost_at: float | None = None
         self._connected_at: float | None = None
         self.server_is_there = False
+        self._fault, self._faults = ("", Lsn(0)), 0
         self._said, self._said_at = "", 0.0
 
     @property
@@ -93,8 +98,10 @@ class RetryPolicy:
         self._away.reset()
         return away
 
-    def after(self, error: PgcdcError) -> float | None:
+    def after(self, error: PgcdcError, edge: Lsn) -> float | None:
         """Return the seconds to wait before another attempt; None to give up.
+
+        `edge` is the position of the last transaction edge that the run has come to.
 
         A server that reports that it is starting up or shutting down is there. A service that is started
         together with it, at boot or in a failover, waits for it as after a lost connection. So does one whose
@@ -113,6 +120,15 @@ class RetryPolicy:
             return None
         if self._for_ever:
             return next(backoff)
+        if error.kind is ErrorKind.SERVER_FAULT and self._recurs(error.message, edge):
+            return None
         if not self.server_is_there and self._attempts >= FIRST_ATTEMPTS:
             return None
         return None if now - self._lost_at > GIVE_UP_AFTER else next(backoff)
+
+    def _recurs(self, message: str, edge: Lsn) -> bool:
+        """Whether the server fails there each time. Beside DDL it may succeed the next time, or never."""
+        fault = (message, edge)
+        self._faults = self._faults + 1 if fault == self._fault else 1
+        self._fault = fault
+        return self._faults >= SAME_FAULTS

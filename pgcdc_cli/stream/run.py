@@ -120,7 +120,7 @@ class StreamRun:
                     raise timed_out("wait for the server any longer") from None
                 raise
             except PgcdcError as error:
-                wait = retries.after(error)
+                wait = retries.after(error, self._sink.edge.lsn)
                 if wait is None:
                     raise
                 log.log(retries.level_of(error.message), "%s; trying again", error.message)

@@ -120,7 +120,7 @@ def test_the_last_words_before_the_end_of_the_connection_are_heard(connected):
         ("55000", ErrorKind.CONNECTION),
         ("58P01", ErrorKind.SLOT_INVALIDATED),
         ("42501", ErrorKind.RIGHTS),
-        ("XX000", ErrorKind.UNEXPECTED),
+        ("XX000", ErrorKind.SERVER_FAULT),
     ],
 )
 def test_an_error_while_streaming_is_known_by_its_sqlstate(connected, sqlstate, kind):
@@ -137,7 +137,7 @@ def test_a_failure_of_the_server_is_not_said_to_be_ours(walsender, streaming):
         stream = connection.start("s", Lsn(0), {**OPTIONS, "streaming": streaming})
         server.send(error("XX000", "unexpected duplicate for tablespace 0, relfilenumber 43808"))
         _, failure = receive_all(stream)
-    assert (failure.kind, "traceback" in failure.hint) == (ErrorKind.UNEXPECTED, False)
+    assert (failure.kind, "traceback" in failure.hint) == (ErrorKind.SERVER_FAULT, False)
     assert ("see its log" in failure.hint, "--streaming off" in failure.hint) == (True, streaming == "on")
 
 

@@ -6,6 +6,7 @@ from itertools import islice
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.stream.reconnect import (
     FIRST_ATTEMPTS,
     FIRST_WAIT,
@@ -13,11 +14,13 @@ from pgcdc_cli.stream.reconnect import (
     LONGEST_AFTER_LOSS,
     LONGEST_WAIT,
     REMINDER,
+    SAME_FAULTS,
     STEADY,
     Backoff,
     RetryPolicy,
 )
 
+HERE, LATER = Lsn(16), Lsn(17)
 LOST = PgcdcError(ErrorKind.CONNECTION, "lost")
 NOT_READY = PgcdcError(ErrorKind.NOT_READY, "starting up")
 IN_USE = PgcdcError(ErrorKind.SLOT_ACTIVE, "active for PID 1")
@@ -42,7 +45,7 @@ def connected(retries, clock, seconds):
     """Make a connection that lasts for `seconds`; return the wait after it."""
     retries.connected()
     clock.now += seconds
-    return retries.after(LOST)
+    return retries.after(LOST, HERE)
 
 
 def test_connections_that_are_lost_at_once_are_tried_ever_more_slowly(clock):
@@ -57,7 +60,7 @@ def test_a_server_that_was_away_for_minutes_is_found_within_two_seconds_of_its_r
     retries = RetryPolicy(loop=True)
     for _ in range(10):
         connected(retries, clock, STEADY / 2)
-    assert all(retries.after(LOST) <= 1.5 for _ in range(300))
+    assert all(retries.after(LOST, HERE) <= 1.5 for _ in range(300))
     assert connected(retries, clock, STEADY / 2) > 1.5
 
 
@@ -67,7 +70,7 @@ def test_what_is_tried_every_second_is_told_when_it_changes_and_twice_a_minute(c
     told = []
     for second in range(100):
         clock.now += 1
-        retries.after(LOST)
+        retries.after(LOST, HERE)
         message = "starting up" if second >= 70 else "no such host"
         if retries.level_of(message) == logging.WARNING:
             told.append(second)
@@ -82,15 +85,38 @@ def test_a_connection_that_lasted_is_tried_again_at_once(clock):
 
 def test_a_first_connection_is_tried_for_a_moment_a_later_one_for_minutes(clock):
     retries = RetryPolicy(loop=True)
-    assert [retries.after(LOST) is None for _ in range(FIRST_ATTEMPTS)] == [False] * (FIRST_ATTEMPTS - 1) + [
-        True
-    ]
+    assert [retries.after(LOST, HERE) is None for _ in range(FIRST_ATTEMPTS)] == [False] * (
+        FIRST_ATTEMPTS - 1
+    ) + [True]
     retries.connected()
-    assert retries.after(LOST) is not None
+    assert retries.after(LOST, HERE) is not None
     clock.now += GIVE_UP_AFTER
-    assert retries.after(LOST) is not None
+    assert retries.after(LOST, HERE) is not None
     clock.now += 1
-    assert retries.after(LOST) is None
+    assert retries.after(LOST, HERE) is None
+
+
+def fault(number: int) -> PgcdcError:
+    return PgcdcError(ErrorKind.SERVER_FAULT, f"could not map filenumber {number}")
+
+
+def test_a_fault_of_the_server_is_tried_again_unless_it_recurs_at_its_position(clock):
+    """Connections that are lost between make no difference; another fault is counted anew."""
+    retries = RetryPolicy(loop=True)
+    faults = (
+        [(fault(1), HERE)] * 2 + [(fault(1), LATER)] * 2 + [(fault(2), LATER), (LOST, LATER)] * SAME_FAULTS
+    )
+    given_up = []
+    for error, edge in faults:
+        retries.connected()
+        clock.now += STEADY
+        given_up.append(retries.after(error, edge) is None)
+    assert given_up == [False] * (len(faults) - 2) + [True, False]
+
+
+def test_a_reader_without_limits_tries_a_fault_of_the_server_for_ever():
+    retries = RetryPolicy(loop=True, for_ever=True)
+    assert None not in [retries.after(fault(1), HERE) for _ in range(2 * SAME_FAULTS)]
 
 
 def test_a_snapshot_that_others_spoil_again_and_again_is_tried_for_minutes(clock):
@@ -98,9 +124,9 @@ def test_a_snapshot_that_others_spoil_again_and_again_is_tried_for_minutes(clock
     retries = RetryPolicy(loop=True)
     for _ in range(FIRST_ATTEMPTS + 3):
         retries.server_answers()
-        assert retries.after(LOST) is not None
+        assert retries.after(LOST, HERE) is not None
     clock.now += GIVE_UP_AFTER + 1
-    assert retries.after(LOST) is None
+    assert retries.after(LOST, HERE) is None
 
 
 @pytest.mark.parametrize("answer", [NOT_READY, IN_USE], ids=["not ready", "in use"])
@@ -108,18 +134,18 @@ def test_a_server_that_says_why_it_does_not_stream_is_waited_for_as_one_that_was
     """Between shutdown and start it may also refuse connections for a moment."""
     retries = RetryPolicy(loop=True)
     for error in (answer, *[LOST] * FIRST_ATTEMPTS, answer):
-        assert retries.after(error) is not None
+        assert retries.after(error, HERE) is not None
         assert retries.level == logging.WARNING
     clock.now += GIVE_UP_AFTER + 1
-    assert retries.after(answer) is None
-    assert RetryPolicy(loop=False).after(answer) is None
+    assert retries.after(answer, HERE) is None
+    assert RetryPolicy(loop=False).after(answer, HERE) is None
 
 
 @pytest.mark.parametrize(("loop", "kind"), [(False, ErrorKind.CONNECTION), (True, ErrorKind.RIGHTS)])
 def test_without_a_loop_or_hope_there_is_no_other_try(loop, kind):
     retries = RetryPolicy(loop=loop)
     retries.connected()
-    assert retries.after(PgcdcError(kind, "no")) is None
+    assert retries.after(PgcdcError(kind, "no"), HERE) is None
 
 
 @pytest.mark.parametrize("longest", [LONGEST_WAIT, LONGEST_AFTER_LOSS])
@@ -143,6 +169,6 @@ def test_for_ever_means_that_no_time_and_no_number_of_attempts_is_too_much(clock
     retries = RetryPolicy(loop=True, for_ever=True)
     for _ in range(10 * FIRST_ATTEMPTS):
         clock.now += GIVE_UP_AFTER
-        assert retries.after(LOST) <= LONGEST_WAIT
-    assert retries.after(PgcdcError(ErrorKind.SLOT_MISSING, "gone")) is None
-    assert RetryPolicy(loop=False, for_ever=True).after(LOST) is None
+        assert retries.after(LOST, HERE) <= LONGEST_WAIT
+    assert retries.after(PgcdcError(ErrorKind.SLOT_MISSING, "gone"), HERE) is None
+    assert RetryPolicy(loop=False, for_ever=True).after(LOST, HERE) is None
