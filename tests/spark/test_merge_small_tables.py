@@ -7,6 +7,7 @@ import pytest
 from merge_directories import Directory, merge_into, read_table, table_path
 from merge_notes import ONE, delete, insert, update
 from merge_oracle import Change
+from py4j.java_gateway import JVMView  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.pgcdc_merge import delta_rewrite
@@ -78,6 +79,26 @@ def test_it_takes_a_fraction_of_the_jobs(
         assert merge_into(spark, directory, warehouse)["error"] is None
         jobs.append(scheduler.numTotalJobs() - before)
     assert jobs[2] < jobs[1] - 3
+
+
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+def test_a_later_merge_makes_java_search_its_jars_for_no_package(
+    spark: SparkSession, directory: Directory, warehouse: Path, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor for a class whose package isn't named: PySpark's `jvm.functions`, with each column."""
+    directory.segment([(ONE, FIRST)])
+    merge_into(spark, directory, warehouse, format=lake)
+    directory.segment([(ONE, SECOND)])
+    ask, asked = JVMView.__getattr__, []
+
+    def look_up(jvm: JVMView, name: str) -> Any:
+        asked.append(name)
+        return ask(jvm, name)
+
+    monkeypatch.setattr(JVMView, "__getattr__", look_up)
+    assert merge_into(spark, directory, warehouse, format=lake)["error"] is None
+    # By this one PySpark converts errors, here of tables that are looked for.
+    assert [name for name in asked if "." not in name and name != "py4j"] == []
 
 
 def test_a_table_may_become_empty_and_fill_again(
