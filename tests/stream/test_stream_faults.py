@@ -16,10 +16,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import scripted_walsender
 from processes import stream_command, wait_until
 from proxy import Proxy
 from segments import contents
-from stream_runs import NOW, SMALL, Following, in_directory, insert, numbers, position, stream
+from stream_runs import NOW, SMALL, in_directory, insert, numbers, position, stream
 
 from pgcdc_cli.stream.reconnect import SAME_FAULTS
 
@@ -555,24 +556,20 @@ def test_a_second_signal_ends_it_at_once(source):
     process.communicate()
 
 
-FIELDS = b"SERROR\0VERROR\0CXX000\0Mcould not map filenumber\0\0"
-SERVER_FAULT = b"E" + (4 + len(FIELDS)).to_bytes(4, "big") + FIELDS
-"""An ErrorResponse."""
-
-
-def test_a_fault_of_the_server_ends_a_run_only_where_it_recurs(database18, proxy18, tmp_path):
+def test_a_fault_of_the_server_ends_a_run_only_where_it_recurs(database18, proxy18, tmp_path, follow):
     """Beside DDL a server may fail to decode its WAL, and succeed the next time."""
     database18.execute(SMALL)
     slot = database18.create_slot()
-    run = Following(proxy18.uri(database18.name), slot, tmp_path / "out.jsonl")
+    run = follow(proxy18.uri(database18.name), slot, tmp_path / "out.jsonl")
+    fault = scripted_walsender.error("XX000", "could not map filenumber")
     for number in range(1, SAME_FAULTS + 2):
         insert(database18, number, number)
         wait_until(lambda number=number: run.rows() == [*range(1, number + 1)])
-        proxy18.end_with(SERVER_FAULT)
+        proxy18.end_with(fault)
     active = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active"
     while run.process.poll() is None:
         if database18.execute(active, (slot,)).fetchone():
-            proxy18.end_with(SERVER_FAULT)
+            proxy18.end_with(fault)
         time.sleep(0.05)
     status, errors = run.wait()
     assert status == 1
