@@ -399,9 +399,9 @@ class ReplicationConnection:
             failure.hint = _COLUMNS_HINT
         if error.sqlstate == _LIMIT_EXCEEDED or "invalid memory alloc request size" in str(error):
             return PgcdcError(ErrorKind.PROTOCOL, failure.message, hint=_TOO_LARGE_HINT)
-        if failure.kind is ErrorKind.UNEXPECTED and error.sqlstate is not None:
+        if failure.kind is ErrorKind.SERVER_FAULT:
             remedy = f"try --streaming off, or {_START_OVER}" if self._streams else _START_OVER
-            return PgcdcError(ErrorKind.SERVER_FAULT, failure.message, hint=f"{_SERVER_FAILED} {remedy}")
+            failure.hint = f"{_SERVER_FAILED} {remedy}"
         if not self._streams and error.sqlstate in {session.DISK_FULL, session.OUT_OF_MEMORY}:
             failure.hint = f"{failure.hint}, {_SPOOL_HINT}"
         return failure

@@ -140,6 +140,7 @@ _CLASSES = {
     "22": ErrorKind.USAGE,
     "28": ErrorKind.AUTHENTICATION,
     "42": ErrorKind.USAGE,
+    "P0": ErrorKind.USAGE,
 }
 SLOT_NAME_HINT = "a slot's name has lower case letters, digits and underscores, 63 at most"
 _HINTS = {
@@ -161,6 +162,7 @@ _HINTS = {
     "55P03": _CANCELLED,
     "57014": _CANCELLED,
     "58030": "the server can't read or write on its disk: see its log",
+    "P0001": "a function of the database refuses it, such as one that an event trigger calls",
 }
 _CHECK_SETTINGS = "check the connection string, the service file and the PG* variables, such as PGOPTIONS"
 _ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
@@ -430,8 +432,8 @@ def _refusal(conninfo: str, text: str) -> tuple[ErrorKind, str | None]:
         if re.search(pattern, text):
             return kind, hint
     state = sqlstate_of_refusal(conninfo)
-    kind = kind_of(state, _REFUSED_WITH) if state else ErrorKind.UNEXPECTED
-    if state and kind is not ErrorKind.UNEXPECTED:
+    kind = kind_of(state, _REFUSED_WITH) if state else ErrorKind.SERVER_FAULT
+    if state and kind is not ErrorKind.SERVER_FAULT:
         return kind, _HINTS.get(state) or (_CHECK_SETTINGS if kind is ErrorKind.USAGE else None)
     kind = _PINGS.get(Ping(PGconn.ping(conninfo.encode())), ErrorKind.CONNECTION)
     return kind, _CHECK_SETTINGS if kind is ErrorKind.USAGE else None
@@ -451,14 +453,17 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
 
 
 def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:
-    """Look up an SQLSTATE; None is a lost connection. `kinds` has the caller's own, by code or class."""
+    """Look up an SQLSTATE; None is a lost connection. `kinds` has the caller's own, by code or class.
+
+    Any other code is a fault of the server: internal errors above all, as beside DDL.
+    """
     if sqlstate is None:
         return ErrorKind.CONNECTION
     for table in (kinds or {}, _KINDS, _CLASSES):
         for code in (sqlstate, sqlstate[:2]):
             if code in table:
                 return table[code]
-    return ErrorKind.UNEXPECTED
+    return ErrorKind.SERVER_FAULT
 
 
 def reason(error: psycopg.Error) -> str:

@@ -335,6 +335,24 @@ def test_an_alteration_that_the_server_refuses_says_where_to_look(shop, pgcdc, r
     refused(*line, status=status, error=f'could not alter publication "p": {reason}', hint=hint)
 
 
+@pytest.mark.parametrize(
+    ("sqlstate", "status", "hint"),
+    [
+        ("P0001", 2, "a function of the database refuses it, such as one that an event trigger calls"),
+        ("XX001", 1, "the server failed, and its log may say more: run again"),
+    ],
+)
+def test_an_error_of_the_database_itself_asks_for_no_report_of_ours(shop, refused, sqlstate, status, hint):
+    shop.execute(
+        "CREATE FUNCTION no() RETURNS event_trigger LANGUAGE plpgsql AS"
+        f" $$ BEGIN RAISE 'not on Fridays' USING ERRCODE = '{sqlstate}'; END $$"
+    )
+    shop.execute("CREATE EVENT TRIGGER no ON ddl_command_start EXECUTE FUNCTION no()")
+    line = ("publication", "create", "p", "-d", shop.uri, "--all-tables")
+    error = 'could not create publication "p": not on Fridays'
+    refused(*line, status=status, error=error, hint=hint)
+
+
 def test_a_malformed_table_is_reported_with_its_option(refused):
     reason = '--add-table: "a b" is not like schema.table(column, ...) WHERE (filter)'
     error = f"could not read the command line: {reason}"

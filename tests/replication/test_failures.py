@@ -62,7 +62,8 @@ def test_no_quoted_password_is_left(secret, keyword):
         ("3D000", ErrorKind.USAGE),
         ("22023", ErrorKind.USAGE),
         ("42601", ErrorKind.USAGE),
-        ("XX000", ErrorKind.UNEXPECTED),
+        ("P0001", ErrorKind.USAGE),
+        ("XX000", ErrorKind.SERVER_FAULT),
     ],
 )
 def test_an_sqlstate_tells_the_kind(sqlstate, kind):
