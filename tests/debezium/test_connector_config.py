@@ -46,7 +46,16 @@ def test_a_comment_does_not_go_on_and_only_line_breaks_end_a_line(tmp_path):
     assert read_properties(file) == {"a": "x\u2028y\x0bz", "b": "1\\", "c": "2, 3"}
 
 
-@pytest.mark.parametrize("text", ["{", '{"a": [1]}', '{"a": '])
+def test_two_escapes_of_a_properties_file_may_be_one_character(tmp_path):
+    file = tmp_path / "c.properties"
+    file.write_text("topic.delimiter=\\ud83d\\ude00")
+    assert read_properties(file) == {"topic.delimiter": "\U0001f600"}
+
+
+DEEP, LONG = '{"a":' + "[" * 200_000, '{"a": ' + "1" * 5000 + "}"
+
+
+@pytest.mark.parametrize("text", ["{", '{"a": [1]}', '{"a": ', DEEP, LONG], ids=len)
 def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
     file = tmp_path / "c.json"
     file.write_text(text)
@@ -70,6 +79,13 @@ def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
         ("skipped.operations", "c,x", "not one of c, u, d, t, r, none"),
         ("skipped.operations", "none,t", "has other values besides none"),
         ("message.key.columns", "public.t", "TABLE:COLUMN"),
+        ("heartbeat.interval.ms", "2147483648", "is more than 2147483647"),
+        pytest.param("heartbeat.interval.ms", "1" * 5000, "is more than 2147483647", id="5000 digits"),
+        ("money.fraction.digits", "32768", "is more than 32767"),
+        ("unavailable.value.placeholder", "hex:zz", "no hexadecimal digits"),
+        ("unavailable.value.placeholder", "\ud800", "not valid text"),
+        ("column.mask.with.2147483648.chars", "a", "more than 2147483647 characters"),
+        ("transforms", "a,b,a", 'names "a" twice'),
         ("column.mask.hash.ROT13.with.salt.x", "a", "ROT13"),
     ],
 )

@@ -14,6 +14,7 @@ from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats import encoded_rows as few
 from pgcdc_cli.formats.debezium import transformed_records
+from pgcdc_cli.formats.debezium.connector_config import EventRouter
 from pgcdc_cli.formats.debezium.outbox import Expansion, columnar
 from pgcdc_cli.formats.debezium.properties import connector_config
 from pgcdc_cli.formats.debezium.types.kind import NULL
@@ -89,6 +90,13 @@ def test_topics_are_what_the_replacement_makes_of_the_route(stream):
     assert found == ["$o-ro2", '$o-ro2"', "", "$o-ro2", "$o-ro2"]
 
 
+def test_a_group_in_the_replacement_ends_before_digits_that_make_it_another():
+    own = {"route.topic.regex": "(.*)", "route.topic.replacement": "$1" + "0" * 5000}
+    [router] = config(**own).transforms
+    assert isinstance(router, EventRouter)
+    assert router.topic("orders") == "orders" + "0" * 5000
+
+
 def test_other_changes_than_inserts_are_left_out_and_updates_are_said_once(outbox, caplog):
     transformed_records._refuse.cache_clear()
     whole = full(ROWS[:1])
@@ -127,7 +135,7 @@ def test_a_table_that_is_no_outbox_is_a_usage_error(stream, own, reason):
     [
         ({"table.fields.additional.placement": "a:body"}, '"a:body" is not COLUMN:header'),
         ({"table.fields.additional.placement": "a"}, '"a" is not'),
-        ({"route.topic.regex": "("}, "is not a regular expression"),
+        ({"route.topic.regex": "("}, "be used as a regular expression"),
         ({"route.topic.replacement": "${other}"}, "a group that is not in"),
         ({"route.topic.replacement": "$7"}, "a group that is not in"),
         ({"debezium.op.invalid.behavior": "ignore"}, "warn, error, fatal"),

@@ -118,7 +118,12 @@ def test_days_in_connect_mode_have_no_placeholder_in_arrays():
 
 
 @pytest.mark.parametrize(
-    ("digits", "values"), [(0, [2, -1, 92233720368547758]), (3, [1500, -500, 92233720368547758070])]
+    ("digits", "values"),
+    [
+        (0, [2, -1, 92233720368547758]),
+        (3, [1500, -500, 92233720368547758070]),
+        (30, [15 * 10**29, -5 * 10**29, 9223372036854775807 * 10**28]),
+    ],
 )
 def test_money_is_rounded_to_the_digits_that_the_configuration_has(digits, values):
     field = of_type("money", money_fraction_digits=digits)

@@ -2,12 +2,12 @@
 
 import hashlib
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.debezium.java_regex import compile_java
 
 Deletes: TypeAlias = Literal["drop", "none", "rewrite"]
 Replacement: TypeAlias = tuple[str | tuple[str | int], ...]
@@ -193,9 +193,8 @@ class ConnectorConfig:
 
     @property
     def placeholder_octets(self) -> bytes:
-        """The placeholder for unchanged TOAST values; the property may give it in hexadecimal digits."""
-        text = self.unavailable_value_placeholder
-        return bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode()
+        """The placeholder for unchanged TOAST values."""
+        return placeholder_octets(self.unavailable_value_placeholder)
 
     @property
     def placeholder(self) -> str:
@@ -245,6 +244,11 @@ class ConnectorConfig:
         return next((rule for rule, patterns in self.masks if _any(patterns, name)), None)
 
 
+def placeholder_octets(text: str) -> bytes:
+    """Parse a placeholder, which may be in hexadecimal digits. Raises ValueError if they aren't."""
+    return bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode()
+
+
 def _any(patterns: Patterns, name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in patterns)
 
@@ -253,6 +257,8 @@ def _included(name: str, include: Patterns, exclude: Patterns) -> bool:
     return _any(include, name) if include else not _any(exclude, name)
 
 
+MOST_INT = 2**31 - 1
+
 PropertyKind = Literal["text", "verbatim", "topic", "flag", "number", "choice", "choices", "patterns", "keys"]
 
 
@@ -260,7 +266,8 @@ PropertyKind = Literal["text", "verbatim", "topic", "flag", "number", "choice", 
 class Property:
     """A property of the connector; `choices` are the valid values of a choice, or of a list of them.
 
-    Blanks around a value are stripped, unless its kind is `verbatim`.
+    `most` is a number's largest value, that of Java's `int` or `short`. Blanks around a value are stripped,
+    unless its kind is `verbatim`.
     """
 
     name: str
@@ -268,6 +275,7 @@ class Property:
     doc: str
     default: str = ""
     choices: tuple[str, ...] = ()
+    most: int = MOST_INT
 
     @property
     def attribute(self) -> str:
@@ -296,6 +304,8 @@ def value_of(known: Property, text: str) -> object:
     if known.kind == "number":
         if not text.isascii() or not text.isdigit():
             raise wrong(known.name, text, "is not a whole number")
+        if len(text.lstrip("0")) > len(str(known.most)) or int(text) > known.most:
+            raise wrong(known.name, text, f"is more than {known.most}")
         return int(text)
     if known.kind in {"choice", "choices"}:
         return _choice(known, text)
@@ -330,23 +340,10 @@ def patterns(name: str, text: str) -> Patterns:
 
 def pattern(name: str, text: str, *, ignore_case: bool = True) -> re.Pattern[str]:
     """Compile a Java regular expression."""
-    flags = re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG)
     try:
-        # Java has nested character sets; Python's warning about them is an error here.
-        with warnings.catch_warnings(action="error", category=FutureWarning):
-            return re.compile(_from_java_regex(text), flags)
-    except (re.error, FutureWarning) as error:
-        raise wrong(name, text, f"is not a regular expression: {error}") from error
-
-
-def _from_java_regex(text: str) -> str:
-    """Translate Java's quoted text, end of input, named groups and POSIX classes to Python's spelling."""
-    text = re.sub(r"\\Q(.*?)(?:\\E|\Z)", lambda match: re.escape(match[1]), text, flags=re.DOTALL)
-    text = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", text).replace(r"\z", r"\Z")
-    classes = {"Alpha": "a-zA-Z", "Digit": "0-9", "Alnum": "a-zA-Z0-9", "Lower": "a-z", "Upper": "A-Z"}
-    for name, letters in classes.items():
-        text = text.replace(rf"\p{{{name}}}", f"[{letters}]")
-    return text
+        return compile_java(text, re.ASCII | (re.IGNORECASE if ignore_case else re.NOFLAG))
+    except ValueError as error:
+        raise wrong(name, text, f"can't be used as a regular expression: {error}") from error
 
 
 def _keys(name: str, text: str) -> Patterns:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from pgcdc_cli.formats.debezium.connector_config import MOST_INT
 from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.kind import Field, inexact, token
 from pgcdc_cli.types import kernels
@@ -22,7 +23,7 @@ from pgcdc_cli.types.pg_type import PgType
 
 Rewrite = Callable[[str], str]
 _RULE = re.compile(
-    r"column\.(?:(?P<action>truncate\.to|mask\.with)\.(?P<chars>\d+)\.chars"
+    r"column\.(?:(?P<action>truncate\.to|mask\.with)\.(?P<chars>[0-9]{1,10})\.chars"
     r"|mask\.hash(?P<newer>\.v2)?\.(?P<algorithm>[^.]+)\.with\.salt\.(?P<salt>.+))"
 )
 _ALGORITHMS = {
@@ -48,10 +49,15 @@ def parse_mask(rule: str) -> ColumnMask:
     match = _RULE.fullmatch(rule)
     if match is None:
         raise ValueError("it names no mask")
-    if match["action"] == "mask.with":
-        return ColumnMask("mask", int(match["chars"]), str, 1)
     if match["action"] is not None:
-        return ColumnMask("truncate", int(match["chars"]), str, 0)
+        chars = int(match["chars"])
+        if chars > MOST_INT:
+            raise ValueError(f"it names more than {MOST_INT} characters")
+        return (
+            ColumnMask("mask", chars, str, 1)
+            if match["action"] == "mask.with"
+            else ColumnMask("truncate", chars, str, 0)
+        )
     algorithm = _ALGORITHMS.get(match["algorithm"].upper())
     if algorithm is None:
         raise ValueError("it names no mask")

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig, Property, patterns, value_of, wrong
+from pgcdc_cli.formats.debezium.connector_config import (
+    ConnectorConfig,
+    Property,
+    patterns,
+    placeholder_octets,
+    value_of,
+    wrong,
+)
 from pgcdc_cli.formats.debezium.masks import parse_mask
 from pgcdc_cli.formats.debezium.transform_properties import is_transform_property, read_transforms
 
@@ -60,7 +67,7 @@ PROPERTIES = (
         ("bytes", "base64", "base64-url-safe", "hex"),
     ),
     Property("hstore.handling.mode", "choice", "How hstore is written.", "json", ("json", "map")),
-    Property("money.fraction.digits", "number", "Digits of money after the decimal point.", "2"),
+    Property("money.fraction.digits", "number", "Digits of money after the decimal point.", "2", most=32767),
     Property("tombstones.on.delete", "flag", "Write a record without a value after each delete.", "true"),
     Property(
         "skipped.operations",
@@ -320,6 +327,11 @@ def _from_json(path: Path, text: str) -> dict[str, str]:
         content: Any = json.loads(text)
     except json.JSONDecodeError as error:
         raise _unreadable(path, f"it is not JSON from line {error.lineno} on") from error
+    except RecursionError as error:
+        raise _unreadable(path, "it is nested too deeply") from error
+    except ValueError as error:
+        # Python reads no such integer, and says how to have it do so.
+        raise _unreadable(path, "a number has thousands of digits") from error
     if isinstance(content.get("config"), dict):
         content = content["config"]
     bad = next((name for name, value in content.items() if isinstance(value, (dict, list))), None)
@@ -353,11 +365,13 @@ def _continued(line: str, following: Iterator[str]) -> str:
 
 def _unescaped(text: str) -> str:
     short = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-    return re.sub(
+    units = re.sub(
         r"\\(?:u([0-9A-Fa-f]{4})|(.))",
         lambda match: chr(int(match[1], 16)) if match[1] else short.get(match[2], match[2]),
         text,
     )
+    # Two escapes may be the halves of one character.
+    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
@@ -365,6 +379,7 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
     values: dict[str, Any] = {}
     masks = []
     for name, text in properties.items():
+        _check_text(name, text)
         known = _BY_NAME.get(name)
         if known is not None:
             values[known.attribute] = value_of(known, text if known.kind == "verbatim" else text.strip())
@@ -382,11 +397,27 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
         )
     _check_lists(values, properties)
     _check_version(values, masks)
+    _check_placeholder(values.get("unavailable_value_placeholder", ""))
     return ConnectorConfig(
         **values,
         masks=tuple(sorted(masks, key=lambda mask: parse_mask(mask[0]).rank)),
         transforms=read_transforms(properties, values.get("debezium_version", "2.5")),
     )
+
+
+def _check_text(name: str, text: str) -> None:
+    """Refuse halves of characters, which JSON can have, and a command's bytes that aren't UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise wrong(name, text, "is not valid text") from error
+
+
+def _check_placeholder(text: str) -> None:
+    try:
+        placeholder_octets(text)
+    except ValueError as error:
+        raise wrong("unavailable.value.placeholder", text, "has no hexadecimal digits after hex:") from error
 
 
 def _check_lists(values: Mapping[str, Any], properties: Mapping[str, str]) -> None:

@@ -144,7 +144,11 @@ def read_transforms(properties: Mapping[str, str], version: str) -> tuple[Transf
 
     Raises PgcdcError (USAGE) for a transform or a value that is not supported.
     """
-    names = _list(properties.get("transforms", ""))
+    listed = properties.get("transforms", "")
+    names = _list(listed)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise wrong("transforms", listed, f'names "{twice}" twice')
     _warn_of_unused(properties, names)
     return tuple(_transform(name, properties, version) for name in names)
 
@@ -319,7 +323,8 @@ def _replacement(prefix: str, text: str, regex: re.Pattern[str]) -> Replacement:
             )
         parts.append(text[end : found.start()])
         if number:
-            digits = next(n for n in range(len(number), 0, -1) if n == 1 or int(number[:n]) <= regex.groups)
+            most = min(len(number), len(str(regex.groups)))
+            digits = next(n for n in range(most, 0, -1) if n == 1 or int(number[:n]) <= regex.groups)
             parts += [(int(number[:digits]),), number[digits:]]
         else:
             parts.append((name,) if name else quoted)

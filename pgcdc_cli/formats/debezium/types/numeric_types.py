@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import partial
 from typing import Any
 
@@ -358,11 +358,14 @@ def money(config: ConnectorConfig, *, snapshot: bool) -> Kind:
     convert, unit = _unscaled(scale), Decimal(1).scaleb(-scale)
 
     def rounded(text: str) -> bytes | None:
-        return convert(str(Decimal(amount(text)).quantize(unit, ROUND_HALF_UP)))
+        return convert(str(Decimal(amount(text)).quantize(unit, ROUND_HALF_UP, _ANY_SCALE)))
 
     schema = named("bytes", _DECIMAL, scale=str(scale))
     return Kind(schema, per_value(rounded), b'"AA=="', form=_MONEY)
 
+
+_ANY_SCALE = Context(prec=33_000)
+"""Has room for the most digits that `money.fraction.digits` takes, and for those before them."""
 
 _MONEY = inexact("Debezium leaves out its currency")
 
