@@ -161,7 +161,7 @@ _pgcdc() {
             ;;
         "pgcdc status")
             members=''
-            options='--warehouse --json --watch --interval -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
+            options='--warehouse --verify --json --watch --interval -d --dbname -h --host -p --port -U --username -w --no-password -W --password --config --debug -v --verbose -q --quiet --log-format -? --help'
             case "$word" in -*) ;; *) _pgcdc_files -f -- "$word" ;; esac
             ;;
         "pgcdc spark-submit")

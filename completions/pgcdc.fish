@@ -429,6 +429,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc show' -l log-format -x -a 'text timed jso
 complete -c pgcdc -n '__pgcdc_at pgcdc show' -s '?' -l help -d 'Show help and exit'
 complete -c pgcdc -n '__pgcdc_at pgcdc show' -F
 complete -c pgcdc -n '__pgcdc_at pgcdc status' -l warehouse -r -F -d 'The --warehouse of `pgcdc spark-submit`'
+complete -c pgcdc -n '__pgcdc_at pgcdc status' -l verify -d 'Read all files, and compare them with their checksums'
 complete -c pgcdc -n '__pgcdc_at pgcdc status' -l json -d 'Print JSON'
 complete -c pgcdc -n '__pgcdc_at pgcdc status' -l watch -d 'Redraw until interrupted, with rates'
 complete -c pgcdc -n '__pgcdc_at pgcdc status' -l interval -x -d 'With --watch: time between redraws'

@@ -17,7 +17,7 @@ import typer
 
 from pgcdc_cli.cli import stream_options
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
-from pgcdc_cli.cli.printing import facts, flush, paged, table, text_of, wants_colour, write
+from pgcdc_cli.cli.printing import facts, flush, paged, say, table, text_of, wants_colour, write
 from pgcdc_cli.cli.target import read_config
 from pgcdc_cli.cli.units import duration, lsn, name_and_value, whole_number
 from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
@@ -202,7 +202,8 @@ def show(  # noqa: PLR0913 - a command's options
     PATH is a directory written by `pgcdc stream -D`, a single file (compressed or not), or pgoutput captured
     by pg_recvlogical. Changes look the same whatever format they are stored in. For a directory, the finished
     segments are shown, with all tables merged; --format debezium turns JSON lines and Arrow files into
-    Debezium's events.
+    Debezium's events. A file's checksum is compared at its end, after its changes are shown: pgcdc status
+    --verify compares all.
 
     WHEN is an LSN, an ISO 8601 time (UTC unless it has an offset) or a time span ago, such as 2h. On a
     terminal, the output goes through PAGER.
@@ -240,6 +241,18 @@ def show(  # noqa: PLR0913 - a command's options
     # There may be more tables after --limit, or after the user left the pager.
     if whole and not follow and next(changes, None) is None:
         shown.refuse_unmatched()
+        if not partial and sys.stdout.isatty():
+            _tell_of_unfinished(paths)
+
+
+def _tell_of_unfinished(paths: list[Path]) -> None:
+    """Say that there is more than what was shown."""
+    from pgcdc_cli.reader.directory_reader import unfinished_rows
+
+    for path in paths:
+        if rows := unfinished_rows(path):
+            changes = "1 change" if rows == 1 else f"{rows:,} changes"
+            say(f'"{path}" has {changes} more, in a segment that isn\'t finished: --partial shows them')
 
 
 class _Shown:

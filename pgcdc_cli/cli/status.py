@@ -23,6 +23,7 @@ from pgcdc_cli.lsn import Lsn
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Slot
     from pgcdc_cli.directory.checkpoint import Checkpoint
+    from pgcdc_cli.reader.directory_reader import Verified
     from pgcdc_cli.spark.warehouse import MergedTable
     from pgcdc_cli.stream_status import FinishedSegments, MergeState
 
@@ -38,13 +39,14 @@ def register(app: typer.Typer) -> None:
             "pgcdc status changes",
             "pgcdc status changes -d shop --warehouse lake --json",
             "pgcdc status changes -d shop --watch",
+            "pgcdc status changes --verify",
             "pgcdc status changes.jsonl -d shop",
         ),
     )(status)
 
 
 @connecting
-def status(
+def status(  # noqa: PLR0913 - a command's options
     output: Annotated[
         Path,
         typer.Argument(metavar="PATH", help="Directory that `pgcdc stream -D` writes, or the file of -f."),
@@ -54,6 +56,9 @@ def status(
     warehouse: Annotated[
         str | None, typer.Option(metavar="DIR", help="The --warehouse of `pgcdc spark-submit`.")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read all files, and compare them with their checksums.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     watch: Watch = False,
     interval: Interval = "2s",
@@ -63,25 +68,32 @@ def status(
     Looks up the slot if a server is given, by options or PG* variables: "retained" is the WAL that the slot
     keeps, "lag" the part that is not yet confirmed. To read all tables as of one moment, use SELECT ...
     VERSION AS OF their VERSION; --json has the queries. A slot that is missing, invalidated, or past the
-    checkpoint is an error.
+    checkpoint is an error, and so is a file that --verify finds missing or damaged.
     """
+    if watch and verify:
+        raise usage_error("--verify: with --watch, all files would be read each time")
     if warehouse is not None and _is_file(output):
         raise usage_error("--warehouse: only a directory is merged")
     if watch:
         history = History()
         repeat(
             units.duration(interval),
-            lambda: _watched(_look(output, conninfo, warehouse), history, json=json),
+            lambda: _watched(_look(output, conninfo, warehouse, verify=False), history, json=json),
         )
-    found = _look(output, conninfo, warehouse)
+    found = _look(output, conninfo, warehouse, verify=verify)
     for line in [json_text.dumps(_content(found))] if json else _lines(found):
         write(line)
-    if warehouse is not None and found.merged is None:
+    if warehouse is not None and found.merged is None and not _is_nowhere(warehouse):
         warn(f'can\'t tell what is merged into "{warehouse}": no merge has left its record there')
+    _refuse_damages(output, found)
     if found.failure is not None:
         raise found.failure
-    if warehouse is not None:
-        _refuse_nowhere(warehouse)
+    if warehouse is not None and _is_nowhere(warehouse):
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not find warehouse "{warehouse}"',
+            hint="check its name: pgcdc spark-submit --warehouse makes it at its first merge",
+        )
 
 
 def _is_file(path: Path) -> bool:
@@ -91,17 +103,25 @@ def _is_file(path: Path) -> bool:
     return found is not None and found.regular
 
 
-def _refuse_nowhere(warehouse: str) -> None:
-    """Raise USAGE for a local warehouse that doesn't exist: mistyped, or before its first merge."""
+def _refuse_damages(output: Path, found: "_Status") -> None:
+    if found.verified is None or not found.verified.damages:
+        return
+    for damage in found.verified.damages:
+        warn(damage.message)
+    count = len(found.verified.damages)
+    raise PgcdcError(
+        ErrorKind.CHECKPOINT,
+        f'could not verify "{output}": {count:,} of {found.verified.files:,} files are missing or damaged',
+        hint="restore them from a copy",
+    )
+
+
+def _is_nowhere(warehouse: str) -> bool:
+    """Whether a local warehouse doesn't exist: mistyped, or before its first merge."""
     from pgcdc_cli.spark.warehouse import is_there, local_path
 
     path = local_path(warehouse)
-    if path is not None and not is_there(path):
-        raise PgcdcError(
-            ErrorKind.USAGE,
-            f'could not find warehouse "{warehouse}"',
-            hint="check its name: pgcdc spark-submit --warehouse makes it at its first merge",
-        )
+    return path is not None and not is_there(path)
 
 
 class _Status(NamedTuple):
@@ -113,12 +133,14 @@ class _Status(NamedTuple):
     slot: "Slot | None"
     merged: "MergeState | None"
     failure: PgcdcError | None
+    verified: "Verified | None"
 
 
-def _look(output: Path, conninfo: str, warehouse: str | None) -> _Status:
+def _look(output: Path, conninfo: str, warehouse: str | None, *, verify: bool) -> _Status:
     from pgcdc_cli.stream_status import check_slot, read_local, read_merged, read_slot
 
     checkpoint, files = read_local(output)
+    verified = _verified(output, checkpoint) if verify else None
     merged = None if warehouse is None else read_merged(warehouse, files)
     slot, failure = None, None
     if checkpoint is not None and checkpoint.source.slot and _names_a_server(conninfo):
@@ -128,7 +150,19 @@ def _look(output: Path, conninfo: str, warehouse: str | None) -> _Status:
                 check_slot(output, slot)
         except PgcdcError as error:
             failure = error
-    return _Status(not output.is_dir(), checkpoint, files, slot, merged, failure)
+    return _Status(not output.is_dir(), checkpoint, files, slot, merged, failure, verified)
+
+
+def _verified(output: Path, checkpoint: "Checkpoint | None") -> "Verified":
+    from pgcdc_cli.reader.directory_reader import is_folder, verify_directory, verify_files
+    from pgcdc_cli.reader.stored_file import Promise, StoredFile
+
+    if checkpoint is None or is_folder(output):
+        return verify_directory(output)
+    states = [file.state for file in checkpoint.files]
+    return verify_files(
+        [StoredFile(str(output), promise=Promise(one.size, one.crc32, whole=False)) for one in states]
+    )
 
 
 def _watched(found: _Status, history: History, *, json: bool) -> Iterator[str]:
@@ -155,13 +189,23 @@ def _names_a_server(conninfo: str) -> bool:
 
 
 def _content(found: _Status) -> dict[str, Any]:
-    _, checkpoint, files, slot, merged, _ = found
+    _, checkpoint, files, slot, merged, _, verified = found
     return {
         "format_version": 1,
         "checkpoint": None if checkpoint is None else _checkpoint_content(checkpoint),
         "slot": None if slot is None else slot_content(slot),
         "files": {**asdict(files), "end_lsn": text_of(files.end_lsn)},
         "merged": None if merged is None else _merged_content(merged),
+        "verified": None if verified is None else _verified_content(verified),
+    }
+
+
+def _verified_content(verified: "Verified") -> dict[str, Any]:
+    return {
+        "files": verified.files,
+        "bytes": verified.bytes,
+        "damages": [one.message for one in verified.damages],
+        "moved_segments": verified.moved,
     }
 
 
@@ -207,9 +251,9 @@ def _merged_content(merged: "MergeState") -> dict[str, Any]:
 
 
 def _lines(found: _Status, lately: Sequence[tuple[str, str]] = ()) -> Iterator[str]:
-    alone, checkpoint, files, slot, merged, _ = found
+    alone, checkpoint, files, slot, merged, _, verified = found
     of_slot = [*_slot_facts(slot), *lately]
-    of_files = () if alone else _file_facts(files, merged)
+    of_files = [*(() if alone else _file_facts(files, merged)), *_verified_facts(verified, files.segments)]
     yield from facts([*_checkpoint_facts(checkpoint, alone=alone), *of_slot, *of_files])
     if files.tables:
         yield ""
@@ -276,6 +320,16 @@ def _file_facts(files: "FinishedSegments", merged: "MergeState | None") -> Itera
     yield "segments", f"{files.segments:,}{numbers}"
     if merged is not None:
         yield "to merge", f"{merged.waiting:,} segments" if merged.waiting else "nothing"
+
+
+def _verified_facts(verified: "Verified | None", segments: int) -> Iterator[tuple[str, str]]:
+    if verified is None:
+        return
+    damaged = len(verified.damages)
+    result = f"{damaged:,} missing or damaged" if damaged else "as they were written"
+    yield "verified", f"{verified.files:,} files, {human_bytes(verified.bytes)}: {result}"
+    if verified.moved:
+        yield "moved away", f"the first {verified.moved:,} of {segments:,} segments"
 
 
 def _merged_cells(one: "MergedTable") -> list[str]:

@@ -17,15 +17,13 @@ from typing import cast, get_args
 from zlib_ng import zlib_ng
 
 from pgcdc_cli.changes.slice import LastCommit, Prepared, ResnapshotStage, RowKey, TableRead, TableResnapshot
-from pgcdc_cli.directory.disk import Disk, damaged
-from pgcdc_cli.directory.json_fields import JsonFields, dump, load
+from pgcdc_cli.directory.disk import Disk
+from pgcdc_cli.directory.json_fields import JsonFields, check_version, dump, load, unusable
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.database_text import InvalidText
 
 FORMAT_VERSION = 1
-
-_OTHER_VERSION = "it is intact: continue with the pgcdc that wrote it, or a newer one"
 
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
 
@@ -122,20 +120,14 @@ class Checkpoint:
     resnapshots: tuple[TableResnapshot, ...] = ()
 
 
-class OtherVersionError(ValueError):
-    """A checkpoint that seems undamaged, but has a format version that this pgcdc doesn't read."""
-
-
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
     """Read a checkpoint; None if there is none. Raises CHECKPOINT if it is damaged or of another version."""
     if disk.stat(path) is None:
         return None
     try:
         return decode(disk.read(path))
-    except OtherVersionError as error:
-        raise damaged(path, str(error), hint=_OTHER_VERSION) from error
     except ValueError as error:
-        raise damaged(path, str(error)) from error
+        raise unusable(path, error) from error
 
 
 def write_checkpoint(disk: Disk, path: str, checkpoint: Checkpoint) -> None:
@@ -269,7 +261,7 @@ def _encode_pending(pending: PendingRotation) -> dict[str, object]:
 
 def decode(data: bytes) -> Checkpoint:
     """Decode the bytes of a checkpoint file. Raises ValueError, with a reason, if they are damaged."""
-    _check_version(data)
+    check_version(load(data), "a checkpoint", FORMAT_VERSION)
     seal = _SEAL.search(data)
     if seal is None:
         raise ValueError("it is cut off or damaged")
@@ -299,15 +291,6 @@ def decode(data: bytes) -> Checkpoint:
     if encode(checkpoint) != data:
         raise ValueError("it was not written by pgcdc")
     return checkpoint
-
-
-def _check_version(data: bytes) -> None:
-    content = load(data)
-    version = content.get("format_version") if isinstance(content, dict) else None
-    if type(version) is not int:
-        raise ValueError("it is not a checkpoint")
-    if version != FORMAT_VERSION:
-        raise OtherVersionError(f"it has format version {version}, this pgcdc reads {FORMAT_VERSION}")
 
 
 def _decode_source(fields: JsonFields | None) -> StreamSource:

@@ -6,9 +6,15 @@ A field that is missing, unknown or of the wrong type raises ValueError, which n
 import json
 from typing import TypeVar
 
+from pgcdc_cli.directory.disk import damaged
+from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
 
 T = TypeVar("T")
+
+_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", list: "an array", str: "a string"}
+
+_OTHER_VERSION = "it is intact: continue with the pgcdc that wrote it, or a newer one"
 
 
 class JsonFields:
@@ -25,7 +31,7 @@ class JsonFields:
             raise ValueError(f"{self._what} lacks {name}")
         value = self._data.pop(name)
         if type(value) is not kind:
-            raise ValueError(f"{name} of {self._what} is not of type {kind.__name__}")
+            raise ValueError(f"{name} of {self._what} is not {_KINDS[kind]}")
         return value
 
     def text(self, name: str) -> str:
@@ -95,4 +101,24 @@ def load(data: bytes) -> object:
     try:
         return json.loads(data.decode("utf-8"))
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError("it is not JSON") from error
+
+
+class OtherVersionError(ValueError):
+    """A file that seems undamaged, but has a format version that this pgcdc doesn't read."""
+
+
+def check_version(content: object, what: str, expected: int) -> None:
+    """Raise OtherVersionError for another `format_version`, ValueError if `content` has none."""
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if type(version) is not int:
+        raise ValueError(f"it is not {what}")
+    if version != expected:
+        raise OtherVersionError(f"it has format version {version}, this pgcdc reads {expected}")
+
+
+def unusable(path: str, error: ValueError) -> PgcdcError:
+    """Make the error for a file of which a field was refused: it is damaged, or of another version."""
+    return damaged(path, str(error), hint=_OTHER_VERSION if isinstance(error, OtherVersionError) else None)

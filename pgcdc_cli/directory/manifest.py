@@ -5,14 +5,22 @@ all tables up to its `end_lsn`. A schema file has one version of a table, as it 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.directory.checkpoint import Checkpoint
 from pgcdc_cli.directory.disk import Disk, OpenFiles, damaged, fsync_each
 from pgcdc_cli.directory.file_names import MANIFEST, SCHEMAS, schema_path
-from pgcdc_cli.directory.json_fields import JsonFields, dump, load
+from pgcdc_cli.directory.json_fields import (
+    JsonFields,
+    OtherVersionError,
+    check_version,
+    dump,
+    load,
+    unusable,
+)
 from pgcdc_cli.lsn import Lsn
 
 FORMAT_VERSION = 1
@@ -89,9 +97,7 @@ def encode_segment(segment: Segment) -> str:
 def decode_segment(line: bytes) -> Segment:
     """Decode a line of the manifest, without its newline. Raises ValueError if it is damaged."""
     content = load(line)
-    version = content.get("format_version") if isinstance(content, dict) else None
-    if type(version) is int and version != FORMAT_VERSION:
-        raise ValueError(f"it has format version {version}, this pgcdc reads {FORMAT_VERSION}")
+    check_version(content, "a segment", FORMAT_VERSION)
     fields = JsonFields(content, "a segment")
     fields.count("format_version")
     segment = Segment(
@@ -135,7 +141,17 @@ def read_manifest(path: str, disk: Disk | None = None) -> list[Segment]:
     try:
         return _in_order(_decode_lines(data))
     except ValueError as error:
-        raise damaged(path, str(error)) from error
+        raise unusable(path, error) from error
+
+
+def check_against(path: str, segments: Sequence[Segment], checkpoint: Checkpoint | None) -> None:
+    """Raise CHECKPOINT if a manifest lacks finished segments of a checkpoint that was read before it."""
+    if checkpoint is None:
+        return
+    last = segments[-1].segment if segments else 0
+    finished = checkpoint.segment - 1 - (checkpoint.pending is not None)
+    if last < finished:
+        raise damaged(path, f"its last segment is {last}, the checkpoint's is {finished}")
 
 
 def last_segment(disk: Disk, path: str) -> Segment | None:
@@ -145,6 +161,8 @@ def last_segment(disk: Disk, path: str) -> Segment | None:
         return None
     try:
         return decode_segment(_last_line(disk, path, found.size))
+    except OtherVersionError as error:
+        raise unusable(path, error) from error
     except ValueError as error:
         raise damaged(path, f"the last line: {error}") from error
 
@@ -169,6 +187,8 @@ def _decode_lines(data: bytes) -> Iterable[Segment]:
     for number, line in enumerate(lines, 1):
         try:
             yield decode_segment(line)
+        except OtherVersionError:
+            raise
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
 

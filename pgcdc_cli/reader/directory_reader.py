@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import chain, groupby, islice
+from itertools import chain, dropwhile, groupby, islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
@@ -32,6 +32,7 @@ from pgcdc_cli.reader.stored_file import (
     open_stored,
     undecodable,
     unreadable,
+    verify,
 )
 from pgcdc_cli.reader.wal2json_reader import read_changes, read_transactions
 
@@ -123,6 +124,16 @@ def read_directory(
     of Arrow rows, per file of a segment. Raises PgcdcError (CHECKPOINT) for anything that isn't as written.
     """
     progress = progress or _Progress()
+    checkpoint, segments = _state(directory)
+    for segment in segments:
+        if segment.segment > progress.segment:
+            yield from _merge(_finished(directory, segment), tables, progress.changes)
+            progress.segment, progress.changes = segment.segment, Counter()
+    if partial:
+        yield from _merge(_unfinished(directory, checkpoint, segments), tables, progress.changes)
+
+
+def _state(directory: Path) -> tuple[Checkpoint | None, list[manifest.Segment]]:
     disk = Disk()
     if all(disk.stat(str(directory / name)) is None for name in (MANIFEST, CHECKPOINT)):
         raise PgcdcError(
@@ -132,13 +143,56 @@ def read_directory(
         )
     # The checkpoint first: if its segment is finished meanwhile, that is in the manifest, and none is
     # skipped.
-    checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT)) if partial else None
+    checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT))
     segments = manifest.read_manifest(str(directory / MANIFEST))
-    for segment in segments:
-        if segment.segment > progress.segment:
-            yield from _merge(_finished(directory, segment), tables, progress.changes)
-            progress.segment, progress.changes = segment.segment, Counter()
-    yield from _merge(_unfinished(directory, checkpoint, segments), tables, progress.changes)
+    manifest.check_against(str(directory / MANIFEST), segments, checkpoint)
+    return checkpoint, segments
+
+
+class Verified(NamedTuple):
+    """What was read to verify: files, their bytes, and the error of each that isn't as written.
+
+    `moved` counts the oldest segments of which no file is left.
+    """
+
+    files: int
+    bytes: int
+    damages: list[PgcdcError]
+    moved: int = 0
+
+
+def verify_directory(directory: Path) -> Verified:
+    """Compare every file with the size and checksum that the manifest or the checkpoint promises.
+
+    Raises what `read_directory` raises, but for damaged files.
+    """
+    checkpoint, segments = _state(directory)
+    finished = [_finished(directory, segment) for segment in segments]
+    left = list(dropwhile(_is_moved, finished))
+    found = verify_files([*chain.from_iterable(left), *_unfinished(directory, checkpoint, segments)])
+    return found._replace(moved=len(finished) - len(left))
+
+
+def verify_files(files: Sequence[StoredFile]) -> Verified:
+    """Compare files with their promises."""
+    sizes = [file.promise.size for file in files if file.promise is not None]
+    damages = [error for error in map(_damage, files) if error is not None]
+    return Verified(len(files), sum(sizes), damages)
+
+
+def _is_moved(segment: list[StoredFile]) -> bool:
+    return not any(Path(file.path).exists() for file in segment)
+
+
+def _damage(file: StoredFile) -> PgcdcError | None:
+    try:
+        _check(file)
+        verify(file)
+    except PgcdcError as error:
+        if error.kind is not ErrorKind.CHECKPOINT:
+            raise
+        return error
+    return None
 
 
 def is_folder(path: Path) -> bool:
@@ -175,6 +229,12 @@ def empty_tables(path: Path, tables: Sequence[str] = ()) -> set[str]:
     return {file.table for file in files if file.table and not file.rows and _matches(tables, file.table)}
 
 
+def unfinished_rows(path: Path) -> int:
+    """Count the durable changes of a directory's unfinished segment; 0 where `path` is not a directory."""
+    checkpoint = read_checkpoint(Disk(), str(path / CHECKPOINT)) if is_folder(path) else None
+    return 0 if checkpoint is None else sum(file.state.rows for file in checkpoint.files)
+
+
 def _checkpoint_bytes(directory: Path) -> bytes:
     """Read the checkpoint, which changes whenever more is durable."""
     path = str(directory / CHECKPOINT)
@@ -198,17 +258,9 @@ def _unfinished(
     if checkpoint is None or (segments and checkpoint.segment <= segments[-1].segment):
         return []
     return [
-        _renamed(_stored(directory, f.path, f.table, Promise(f.state.size, f.state.crc32), f.schema))
+        _stored(directory, f.path, f.table, Promise(f.state.size, f.state.crc32, whole=False), f.schema)
         for f in checkpoint.files
     ]
-
-
-def _renamed(file: StoredFile) -> StoredFile:
-    """Use the final name if a rotation has already renamed the unfinished file."""
-    final = file.path.removesuffix(PARTIAL)
-    if not Path(file.path).exists() and Path(final).exists():
-        return file._replace(path=final)
-    return file
 
 
 def _merge(files: Iterable[StoredFile], tables: Sequence[str], given: Counter[str]) -> Iterator[StoredChange]:
@@ -250,15 +302,17 @@ def _check(file: StoredFile) -> None:
     size = _size(Path(file.path))
     if file.schema is not None:
         _size(file.schema)
-    finished = not file.path.endswith(PARTIAL)
-    if size < file.promise.size or (finished and size != file.promise.size):
+    if size < file.promise.size or (file.promise.whole and size != file.promise.size):
         raise unreadable(file.path, f"it has {size} bytes, but {file.promise.size} were written")
 
 
 def _size(path: Path) -> int:
+    """Return a file's size; a rotation may have given it its final name meanwhile."""
     try:
         return path.stat().st_size
     except FileNotFoundError as error:
+        if path.suffix == PARTIAL:
+            return _size(path.with_suffix(""))
         raise unreadable(str(path), error.strerror or str(error)) from error
     except OSError as error:
         raise not_readable(str(path), error) from error

@@ -22,10 +22,14 @@ Order: TypeAlias = tuple[int, int, int]
 
 
 class Promise(NamedTuple):
-    """Size and checksum of a file's first `size` bytes, from the manifest or the checkpoint."""
+    """Size and checksum of a file's first `size` bytes, from the manifest or the checkpoint.
+
+    `whole` says that the file has no more: it is finished.
+    """
 
     size: int
     crc32: int
+    whole: bool = True
 
 
 class StoredFile(NamedTuple):
@@ -56,6 +60,16 @@ def open_stored(file: StoredFile) -> io.BufferedReader:
     if start == _ZSTD:
         return io.BufferedReader(_Decompressed(file.path, raw, "zstd"), _CHUNK)
     return raw
+
+
+def verify(file: StoredFile) -> None:
+    """Read a file and its schema file whole. Raises PgcdcError (CHECKPOINT) if they aren't as written."""
+    with _CheckedFile(file.path, _open_promised(file.path), file.promise) as content:
+        chunk = bytearray(_CHUNK)
+        while content.readinto(chunk):
+            pass
+    if file.schema is not None:
+        read_schema(file.schema)
 
 
 class _CheckedFile(io.RawIOBase):

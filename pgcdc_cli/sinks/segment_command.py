@@ -13,7 +13,7 @@ from contextlib import suppress
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.disk import OpenFiles, damaged
 from pgcdc_cli.directory.file_names import HANDED_OVER, MANIFEST
-from pgcdc_cli.directory.json_fields import JsonFields, dump, load
+from pgcdc_cli.directory.json_fields import JsonFields, check_version, dump, load, unusable
 from pgcdc_cli.directory.manifest import Segment
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
@@ -96,13 +96,14 @@ class SegmentCommand:
         if self._files.stat(HANDED_OVER) is None:
             return None
         try:
-            fields = JsonFields(load(self._files.disk.read(self._path)), "the file")
-            segment, version = fields.count("segment"), fields.count("format_version")
+            content = load(self._files.disk.read(self._path))
+            check_version(content, "the record of --on-segment", _FORMAT_VERSION)
+            fields = JsonFields(content, "the file")
+            fields.count("format_version")
+            segment = fields.count("segment")
             fields.end()
         except ValueError as error:
-            raise damaged(self._path, str(error)) from error
-        if version != _FORMAT_VERSION:
-            raise damaged(self._path, f"it has format_version {version}, this pgcdc reads {_FORMAT_VERSION}")
+            raise unusable(self._path, error) from error
         return segment
 
     def _write(self, segment: int) -> None:

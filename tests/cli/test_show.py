@@ -338,9 +338,11 @@ def durable_lsn(checkpoint):
     return Lsn.parse(json.loads(checkpoint.read_bytes())["end_lsn"]) if checkpoint.exists() else Lsn(0)
 
 
-def kill_when_durable(shop, tmp_path):
+def kill_when_durable(shop, tmp_path, *options):
     """Kill a stream that has changes in unfinished files, and a checkpoint that covers them."""
-    line = stream_command(shop.uri, shop.slot, "-D", "d", "-F", "0.2", "-s", "1", publications=["p"])
+    line = stream_command(
+        shop.uri, shop.slot, "-D", "d", "-F", "0.2", "-s", "1", *options, publications=["p"]
+    )
     process = subprocess.Popen(line, cwd=tmp_path)
     [(end,)] = shop.execute("SELECT pg_current_wal_insert_lsn()::text")
     try:
@@ -350,12 +352,17 @@ def kill_when_durable(shop, tmp_path):
         process.wait()
 
 
-def test_partial_shows_what_is_durable_and_no_more(shop, stream, pgcdc, tmp_path):
+def test_partial_shows_what_is_durable_and_no_more(shop, stream, pgcdc, tmp_path, capfd):
     kill_when_durable(shop, tmp_path)
     assert show(pgcdc, "d") == ""
     durable = show(pgcdc, "d", "--partial")
     changes = stream("-f", "-", "--format", "jsonl").splitlines()
     assert durable.splitlines() == [line for line in changes if '"op":"M"' not in line]
+    assert on_a_terminal(["show", "d"], tmp_path) == ""
+    count = len(durable.splitlines())
+    assert capfd.readouterr().err == (
+        f'pgcdc: "d" has {count} changes more, in a segment that isn\'t finished: --partial shows them\n'
+    )
     for torn in (tmp_path / "d").rglob("*.partial"):
         with torn.open("ab") as file:
             file.write(b'{"op":"I","ls')
@@ -374,6 +381,27 @@ def test_a_rotation_between_a_look_at_a_file_and_its_opening_is_none_of_the_read
 
     monkeypatch.setattr(directory_reader, "_allow_open_files", rotate)
     assert [change.line for change in read_directory(tmp_path / "d", partial=True)] == durable != []
+
+
+@pytest.mark.parametrize("form", ["jsonl", "arrow"])
+def test_files_that_are_finished_while_others_are_read_are_shown_as_far_as_they_were_durable(
+    shop, pgcdc, tmp_path, monkeypatch, form
+):
+    kill_when_durable(shop, tmp_path, "--format", form)
+    durable = [change.line for change in read_directory(tmp_path / "d", partial=True)]
+    read_state = directory_reader._state
+
+    def go_on(directory):
+        """Let the stream write more, and finish the segment, before its files are looked at."""
+        found = read_state(directory)
+        shop.execute("INSERT INTO items VALUES ('later', 1)")
+        line = stream_command(shop.uri, shop.slot, "-D", "d", "--format", form, publications=["p"])
+        assert pgcdc(*line[len(PGCDC) :], "--endpos", "now").status == 0
+        return found
+
+    monkeypatch.setattr(directory_reader, "_state", go_on)
+    assert [change.line for change in read_directory(tmp_path / "d", partial=True)] == durable != []
+    assert "later" in show(pgcdc, "d")
 
 
 # Captures

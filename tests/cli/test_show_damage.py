@@ -129,6 +129,29 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
     assert error.startswith('could not continue from "d/manifest.jsonl": ')
 
 
+@pytest.mark.parametrize("command", [("show", "d"), ("show", "d", "--stat"), ("status", "d")])
+def test_a_manifest_that_lacks_finished_segments_is_found(directory, refused, command):
+    (directory / "manifest.jsonl").unlink()
+    refused(
+        *command,
+        status=10,
+        error='could not continue from "d/manifest.jsonl": its last segment is 0, the checkpoint\'s is 1',
+        hint="restore the file from a copy, or start over with an empty directory and a new slot",
+    )
+
+
+@pytest.mark.parametrize("command", [("show", "d"), ("status", "d")])
+def test_a_manifest_of_a_newer_version_is_not_to_be_replaced(directory, refused, command):
+    manifest = directory / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace('"format_version":1', '"format_version":2,"new":1'))
+    refused(
+        *command,
+        status=10,
+        error='could not continue from "d/manifest.jsonl": it has format version 2, this pgcdc reads 1',
+        hint="it is intact: continue with the pgcdc that wrote it, or a newer one",
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

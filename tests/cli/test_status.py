@@ -277,3 +277,87 @@ def test_a_slot_beyond_the_checkpoint_is_a_gap(changes, shop, pgcdc):
         f" the output ends at {end}\n"
         "hint: changes in between are lost: --accept-gap continues without them\n"
     )
+
+
+# --verify
+
+
+@pytest.fixture
+def files(shop, pgcdc, tmp_path):
+    """A directory of two finished segments; returns the files of each."""
+    slot = shop.copy_slot(shop.slot)
+    for _ in range(2):
+        given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-D", "changes", "--endpos", "now")
+        assert pgcdc("stream", *given).status == 0
+        shop.execute("UPDATE items SET n = n + 1")
+    manifest = (tmp_path / "changes" / "manifest.jsonl").read_text().splitlines()
+    return [[tmp_path / "changes" / file["path"] for file in json.loads(line)["files"]] for line in manifest]
+
+
+def test_files_that_are_as_written_are_said_to_be_so(files, pgcdc):
+    ran = pgcdc("status", "changes", "--verify")
+    assert (ran.status, ran.err) == (0, "")
+    size = human_bytes(sum(file.stat().st_size for segment in files for file in segment))
+    assert f"verified      {sum(map(len, files))} files, {size}: as they were written" in ran.out.splitlines()
+    assert json.loads(pgcdc("status", "changes", "--json").out)["verified"] is None
+
+
+def test_every_damaged_or_missing_file_is_named(files, pgcdc, tmp_path):
+    first, second = files[0][:2]
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 1
+    first.write_bytes(data)
+    second.unlink()
+    assert pgcdc("status", "changes").status == 0
+    ran = pgcdc("status", "changes", "--verify")
+    assert ran.status == 10
+    names = [str(file.relative_to(tmp_path)) for file in (first, second)]
+    *damages, error, hint = ran.err.splitlines()
+    assert damages[0].startswith(f'pgcdc: warning: could not read "{names[0]}": its checksum is ')
+    assert damages[1] == f'pgcdc: warning: could not read "{names[1]}": No such file or directory'
+    count = sum(map(len, files))
+    assert error == f'pgcdc: error: could not verify "changes": 2 of {count} files are missing or damaged'
+    assert hint == "hint: restore them from a copy"
+    assert f"verified      {count} files, " in ran.out
+    verified = json.loads(pgcdc("status", "changes", "--verify", "--json").out)["verified"]
+    assert (verified["files"], len(verified["damages"]), verified["moved_segments"]) == (count, 2, 0)
+
+
+def test_a_missing_schema_file_is_damage(files, pgcdc, tmp_path):
+    for schema in (tmp_path / "changes" / "schemas").iterdir():
+        schema.unlink()
+    verified = json.loads(pgcdc("status", "changes", "--verify", "--json").out)["verified"]
+    assert len(verified["damages"]) == verified["files"] == sum(map(len, files))
+
+
+def test_the_oldest_segments_may_have_been_moved_away(files, pgcdc):
+    for file in files[0]:
+        file.unlink()
+    ran = pgcdc("status", "changes", "--verify")
+    assert (ran.status, ran.err) == (0, "")
+    assert "moved away    the first 1 of 2 segments" in ran.out.splitlines()
+
+
+def test_a_file_is_verified_as_far_as_it_is_durable(shop, pgcdc, tmp_path):
+    slot, out = shop.copy_slot(shop.slot), tmp_path / "changes.jsonl"
+    given = ("-d", shop.uri, "-S", slot, "--publication", "p", "-f", "changes.jsonl", "--endpos", "now")
+    assert pgcdc("stream", *given).status == 0
+    with out.open("ab") as file:
+        file.write(b"torn")
+    assert pgcdc("status", "changes.jsonl", "--verify").status == 0
+    out.write_bytes(out.read_bytes().replace(b"sku1", b"sku9"))
+    ran = pgcdc("status", "changes.jsonl", "--verify")
+    assert ran.status == 10
+    assert ran.err.splitlines()[1:] == [
+        'pgcdc: error: could not verify "changes.jsonl": 1 of 1 files are missing or damaged',
+        "hint: restore them from a copy",
+    ]
+
+
+def test_a_view_does_not_verify(refused):
+    refused(
+        *("status", "changes", "--verify", "--watch"),
+        status=2,
+        error="could not read the command line: --verify: with --watch, all files would be read each time",
+        hint="see pgcdc status --help",
+    )

@@ -235,7 +235,7 @@ def test_a_torn_or_damaged_line_is_refused_by_number(tmp_path):
         with pytest.raises(PgcdcError, match="cut off"):
             last_segment(Disk(), str(path))
     path.write_text(first + second.replace('"rows":1', '"rows":"1"'))
-    with pytest.raises(PgcdcError, match="line 2: rows of a file is not of type int"):
+    with pytest.raises(PgcdcError, match="line 2: rows of a file is not a whole number"):
         read_manifest(str(path))
     path.write_text(first + re.sub('"path":"[^"]*"', r'"path":"\\ud800"', second))
     with pytest.raises(PgcdcError, match="line 2: path of a file is not valid text"):

@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint(source, written):
     checkpoint = out / "checkpoint.json"
     data = checkpoint.read_bytes()
     for content, reason in (
-        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b"", "it is not JSON"),
         (b"{}", "it is not a checkpoint"),
         (data[: data.rindex(b",")] + b"}", "it is cut off or damaged"),
         (data.replace(b"0/", b"1/", 1), "its checksum is wrong"),
