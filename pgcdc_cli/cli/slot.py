@@ -105,7 +105,8 @@ def drop(
 ) -> None:
     """Drop a replication slot, and release the WAL that it retains.
 
-    Asks first if standard input and standard error are terminals; a script gives --yes.
+    Asks first if standard input and standard error are terminals, unless --yes is given; elsewhere it drops
+    the slot without a question.
     """
     from pgcdc_cli.replication.connection import ReplicationConnection
 

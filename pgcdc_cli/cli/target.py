@@ -279,6 +279,7 @@ def encoding_for(target: StreamTarget) -> "Format | RawFormat":
     """Make the format. Raises USAGE for options that exclude each other."""
     if target.connector is not None:
         return _debezium(target, target.connector)
+    from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.formats.select import select_format
 
     made = select_format(
@@ -289,6 +290,8 @@ def encoding_for(target: StreamTarget) -> "Format | RawFormat":
         transactions=target.begins_and_commits,
         colour=target.stdout and wants_colour(sys.stdout),
     )
+    if isinstance(made, RawFormat):
+        return RawFormat(for_terminal=target.stdout and sys.stdout.isatty())
     return made if target.wal2json is None else _with_options(made, target.wal2json)
 
 

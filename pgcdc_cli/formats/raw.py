@@ -1,6 +1,7 @@
 """The format of `pg_recvlogical`: every message of the output plugin, followed by a line feed."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import pyarrow as pa
@@ -8,11 +9,16 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.formats.encoded_rows import join_bytes
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
+from pgcdc_cli.formats.terminal import safe_lines
 from pgcdc_cli.frames import XLOGDATA_HEADER, largest_start, xlogdata_start
 
 
+@dataclass(frozen=True, slots=True)
 class RawFormat:
-    """Takes frames instead of slices, since decoding doesn't keep the original bytes."""
+    """Takes frames instead of slices, since decoding doesn't keep the original bytes.
+
+    With `for_terminal`, nothing in a message steers the terminal; such output is to be looked at only.
+    """
 
     name: ClassVar[str] = "raw"
     suffix: ClassVar[str] = ".raw"
@@ -20,6 +26,8 @@ class RawFormat:
     capabilities: ClassVar[Capabilities] = Capabilities(layouts=("stream",))
     decodes: ClassVar[Literal[False]] = False
     restartable: ClassVar[None] = None
+
+    for_terminal: bool = False
 
     def encode_frames(self, frames: Sequence[bytes]) -> EncodedSlice:
         """Strip the XLogData headers of frames; there must be at least one.
@@ -29,6 +37,8 @@ class RawFormat:
         """
         messages = [frame[XLOGDATA_HEADER:] for frame in frames]
         lines = b"\n".join([*messages, b""])
+        if self.for_terminal:
+            lines = safe_lines(lines)
         first, last = xlogdata_start(frames[0]), largest_start(frames)
         return EncodedSlice((Piece("", len(frames), first, last, lines),), Edge(last, last, 0))
 

@@ -28,6 +28,12 @@ def _escaped(char: str) -> str:
     return short.get(char) or (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
 
 
+def safe_lines(data: bytes) -> bytes:
+    r"""Escape what isn't printable in text of several lines, and bytes that are no UTF-8, as in `\xff`."""
+    lines = data.decode("utf-8", "backslashreplace").split("\n")
+    return "\n".join("\t".join(map(safe, line.split("\t"))) for line in lines).encode()
+
+
 def width_of(text: str) -> int:
     """Columns that text takes on a terminal: two for a Chinese character, none for a combining accent."""
     if text.isascii():

@@ -25,7 +25,8 @@ LATENCY = """From runs of
     python tests/benchmarks/latency.py --json FILE
 
 pgbench sustains a rate of transactions while one reader at a time follows the WAL into a file. The delay is
-from a row's last statement to its line in the file. Processor time is the reader's, as a share of one core.
+from a row's last statement to its line in the file. Processor time is the reader's, as a share of one core. A
+directory gets rows at each flush only (`--fsync-interval`), so it has no delay here.
 """
 GROWTH = """Time and processor time are ratios as above, from runs of
 

@@ -17,6 +17,14 @@ def test_each_payload_is_followed_by_a_line_break_whatever_is_in_it():
     assert (piece.first_commit_lsn, piece.last_commit_lsn) == (Lsn(0x10), Lsn(0x20))
 
 
+def test_on_a_terminal_no_message_steers_it():
+    form = RawFormat(for_terminal=True)
+    encoded = form.encode_frames([frame(1, b"\x1b]0;title\x07\tcaf\xc3\xa9\n\xc2\x9b2J \xff"), frame(2, b"")])
+    (piece,) = encoded.pieces
+    shown = bytes(form.frame([piece.data])).decode()
+    assert shown == "\\u001b]0;title\\u0007\tcafé\n\\u009b2J \\xff\n\n"
+
+
 def test_the_edge_is_the_last_position_even_if_another_transaction_began_before_it():
     encoded = RawFormat().encode_frames([frame(1, b"a"), frame(2**40, b"commit"), frame(2, b"begin")])
     assert encoded.edge == Edge(Lsn(2**40), Lsn(2**40), 0)

@@ -154,9 +154,10 @@ def test_in_a_directory_that_is_there_the_next_segment_is_the_first(written, sou
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ("{}", "the file lacks segment"),
+        ('{"format_version":1}', "the file lacks segment"),
+        ("{}", "it is not the record of --on-segment"),
         ('{"segment":9,"format_version":1}', "it names segment 9, but the last one is 0"),
-        ('{"segment":0,"format_version":2}', "it has format_version 2, this pgcdc reads 1"),
+        ('{"segment":0,"format_version":2}', "it has format version 2, this pgcdc reads 1"),
     ],
 )
 def test_a_damaged_record_is_refused(run, tmp_path, record, reason):

@@ -190,6 +190,11 @@ def test_slot_peek_prints_other_plugins_as_they_write():
         assert run.returncode == 0
         assert "table public.t: INSERT: a[integer]:7\n" in run.stdout
         assert left(database) == before
+        database.execute("CREATE TABLE s (a text)")
+        database.execute(r"INSERT INTO s VALUES (E'\x1b]0;title\x07')")
+        status, printed, _ = on_a_terminal(*PGCDC, "slot", "peek", slot, "-d", database.uri)
+        assert status == 0
+        assert r"table public.s: INSERT: a[text]:'\u001b]0;title\u0007'" in printed
         database.drop()
     finally:
         server.stop()
