@@ -68,6 +68,10 @@ _AT = SnapshotPosition(first_table=False, last_table=False, begins=False, ends=F
 _NO_TABLE = (
     "publish it first: ALTER PUBLICATION ... ADD TABLE; pgcdc publication show NAME says what is published"
 )
+_GONE = (
+    'table "%s" is not read any further: it is no longer published under this name; a run that finds it again'
+    " reads it from its first row"
+)
 _NO_KEY = (
     "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another directory or file:"
     " pgcdc snapshot"
@@ -248,8 +252,10 @@ class Resnapshot:
         except LockedError:
             return self._later()
         if table is None:
-            log.warning('table "%s" is not read any further: it is no longer published', one.table)
-            self._reach(replace(one, stage="done", moved=()))
+            log.warning(_GONE, one.table)
+            # Changes may be missing until it is back, so that rows read before could be out of date.
+            del self._known[one.oid]
+            self._reach(one.anew(one.key))
         elif table.schema != known.schema:
             # The stream may not have reached this version of the table yet.
             self._known[one.oid] = _Known(table.schema, look.position)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import psycopg
 import pyarrow as pa
@@ -19,6 +19,18 @@ Columns = tuple[pa.BinaryArray, ...]
 
 _BRIEFLY = "2s"
 """How long to wait for tables that are to be locked before there is a snapshot."""
+
+
+class ResultColumn(NamedTuple):
+    """A column of a query's result: the OID of its table, its `attnum`, and its type's OID, domains resolved.
+
+    They are what the names in the query mean now, whatever they meant when the snapshot was taken
+    ("RowDescription" in "Message Formats").
+    """
+
+    table: int
+    number: int
+    type_oid: int
 
 
 class SnapshotSession:
@@ -111,9 +123,17 @@ class SnapshotSession:
         [(name,)] = self.ask("SELECT pg_export_snapshot()")
         return str(name)
 
-    def check(self, query: sql.Composable, doing: str) -> None:
+    def check(self, query: sql.Composable, doing: str) -> list["ResultColumn"]:
         """Have the server check a query, and lock the tables that it reads, without reading rows."""
-        self.ask((query + sql.SQL(" LIMIT 0")).as_string(self._connection), doing=doing)
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute((query + sql.SQL(" LIMIT 0")).as_string(self._connection).encode())
+                result = cursor.pgresult
+                assert result is not None, "the query was executed"
+                numbers = range(result.nfields)
+                return [ResultColumn(result.ftable(n), result.ftablecol(n), result.ftype(n)) for n in numbers]
+        except psycopg.Error as error:
+            raise server_failure(doing, error) from error
 
     def copy(
         self,

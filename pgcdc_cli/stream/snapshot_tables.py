@@ -1,6 +1,6 @@
 """Find the tables that a snapshot reads, their rows and columns, and check that the role may read them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -11,7 +11,7 @@ from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.pgoutput.relations import Describe
-from pgcdc_cli.stream.snapshot_session import SnapshotSession
+from pgcdc_cli.stream.snapshot_session import ResultColumn, SnapshotSession
 from pgcdc_cli.types.database_text import DatabaseText
 
 PART = 1024
@@ -47,7 +47,7 @@ _TABLES = """
 WITH read AS ({})
 SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
        (SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
-                   c.relreplident = 'f' OR a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+                   c.relreplident = 'f' OR a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), a.attnum)
                    ORDER BY a.attnum)
         FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -62,7 +62,7 @@ SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
        c.reltuples::bigint,
        CASE WHEN current_setting('server_version_num')::int >= 140000
                  AND c.relkind = 'r' AND m.amname = 'heap'
-            THEN pg_relation_size(c.oid) / current_setting('block_size')::int ELSE 0 END,
+            THEN coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int ELSE 0 END,
        ARRAY(SELECT a.attname::text FROM pg_constraint k
              JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey)
              WHERE k.conrelid = c.oid AND k.contype = 'n' AND NOT k.convalidated),
@@ -135,7 +135,7 @@ class SnapshotFacts(NamedTuple):
     its schema. `unreadable` are columns without the SELECT privilege, `hidden` says that row-level security
     applies to the role. `pages` is the size, 0 if the table can't be divided, `rows` the estimated number, -1
     if unknown. `unvalidated` are columns that may hold a NULL from before they were NOT NULL (`NOT VALID`,
-    PostgreSQL 18).
+    PostgreSQL 18). `numbers` are the columns' `attnum`.
     """
 
     row_filter: str | None
@@ -146,6 +146,7 @@ class SnapshotFacts(NamedTuple):
     pages: int
     rows: int
     unvalidated: frozenset[str]
+    numbers: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,14 @@ class SnapshotTable:
         if self.where is not None and error.kind is ErrorKind.USAGE:
             error.hint = _WHERE_HINT
         return error
+
+    def has(self, column: TableColumn, found: ResultColumn) -> bool:
+        """Whether the names of table and column still mean the same; others may have swapped them.
+
+        Without facts of the catalog, nothing is known of a domain's base type.
+        """
+        same_type = self.schema.facts is None or found.type_oid == column.type.oid
+        return same_type and found[:2] == (self.schema.oid, self.facts.numbers[column.name])
 
     @property
     def counted(self) -> bool:
@@ -288,12 +297,14 @@ def find_tables(
 def _lock(session: SnapshotSession, tables: Sequence[SnapshotTable], wanted: WantedRows) -> None:
     for table in tables:
         try:
-            session.check(table.query(), table.reading)
+            columns = session.check(table.query(), table.reading)
         except PgcdcError as error:
             # A name in the snapshot's catalog no longer exists; but --where may have a name that never did.
             if isinstance(error.__cause__, _GONE) and wanted.where is None:
                 raise ChangedTableError(table.schema.display, tables) from error
             raise table.unfit(error) from error.__cause__
+        if not all(map(table.has, table.schema.columns, columns)):
+            raise ChangedTableError(table.schema.display, tables)
 
 
 def _found(session: SnapshotSession, wanted: WantedRows) -> Iterator[_Found]:
@@ -309,13 +320,16 @@ def _found(session: SnapshotSession, wanted: WantedRows) -> Iterator[_Found]:
         row_filter, alone, enters, unreadable, hidden, rows, pages, unvalidated = facts
         kept = [schema, name, *(column[0] for column in columns or ()), row_filter or ""]
         mended = {one: shown.mended(one) for one in [*kept, *unreadable, *unvalidated]}
-        known = tuple(RelationColumn(mended[column], *others) for column, *others in columns or ())
+        known = tuple(RelationColumn(mended[column], *others) for column, *others, _ in columns or ())
+        numbers = {mended[column]: number for column, *_, number in columns or ()}
         relation = Relation(oid, mended[schema], mended[name], ReplicaIdentity(identity), known)
         row_filter = row_filter and mended[row_filter]
         hidden_columns, may_be_null = (
             frozenset(mended[one] for one in names) for names in (unreadable, unvalidated)
         )
-        more = SnapshotFacts(row_filter, alone, enters, hidden_columns, hidden, pages, rows, may_be_null)
+        more = SnapshotFacts(
+            row_filter, alone, enters, hidden_columns, hidden, pages, rows, may_be_null, numbers
+        )
         invalid = frozenset(text for one, text in mended.items() if text != one)
         yield _Found(relation, more, frozenset(ancestors), invalid)
 

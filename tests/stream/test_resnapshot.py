@@ -424,10 +424,32 @@ def test_a_table_that_is_no_longer_published_as_it_was_is_read_no_further(databa
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)
     assert 'table "public.low" is not read any further: it is no longer published' in run.stderr
     assert (progress(out)["stage"], progress(out)["rows"]) == (
-        "done",
+        "reading",
         sum(1 for _ in lines(out, "public.low")),
     )
     assert progress(out)["rows"] in range(1, 300)
+
+
+@pytest.mark.parametrize(
+    ("away", "back"),
+    [
+        ("ALTER TABLE items RENAME TO things", "ALTER TABLE things RENAME TO items"),
+        ("ALTER PUBLICATION pub DROP TABLE items", "ALTER PUBLICATION pub ADD TABLE items"),
+    ],
+)
+def test_a_table_that_comes_back_is_read_from_its_first_row(database18, tmp_path, away, back):
+    """It counted as read."""
+    database18.execute(TABLES)
+    database18.execute(FILL.format(300))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    command = small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW, where="between", step=3)
+    environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": away}
+    subprocess.run(command, check=True, env=environment, timeout=60)
+    assert sum(1 for _ in lines(out)) in range(1, 300)
+    database18.execute(f"UPDATE {'things' if 'things' in away else 'items'} SET n = -n; {back}")
+    subprocess.run(small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW), check=True, timeout=60)
+    assert progress(out)["stage"] == "done"
+    assert folded(out) == source(database18)
 
 
 def test_what_is_done_is_not_done_again_until_the_option_was_left_out(database18, tmp_path):

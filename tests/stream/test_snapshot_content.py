@@ -17,6 +17,7 @@ from servers import new_slot_name
 from stream_runs import NOW, refused, repeating, stream
 from warm_process import run_warm
 
+from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.stream.snapshot_rows import SlotSnapshot, Snapshot
@@ -319,20 +320,41 @@ def test_rows_that_a_rewrite_would_take_away_are_locked_or_missed(database, rewr
 
 @pytest.mark.parametrize(
     "change",
-    ["ALTER TABLE t DROP b", "ALTER TABLE t RENAME b TO c", "DROP TABLE t", "ALTER TABLE t RENAME TO u"],
+    [
+        "ALTER TABLE t DROP b",
+        "ALTER TABLE t RENAME b TO c",
+        "DROP TABLE t",
+        "ALTER TABLE t RENAME TO other",
+        "ALTER TABLE t RENAME TO other; ALTER TABLE u RENAME TO t; ALTER TABLE other RENAME TO u",
+        "ALTER TABLE t RENAME a TO c; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME c TO b",
+        "ALTER TABLE t DROP b, ADD b text DEFAULT 'new'",
+        "DROP TABLE t; CREATE TABLE t (a int, b int)",
+        "ALTER TABLE t ALTER b TYPE oid",
+    ],
 )
 def test_a_table_that_was_changed_before_it_is_locked_is_tried_again(database18, change):
-    database18.execute("CREATE TABLE t (a int, b int); CREATE PUBLICATION pub FOR TABLE t")
-
-    def describe(relations):
-        """Change the table between the query of the catalog and the locks."""
-        database18.execute(change)
-        return describe_alone(relations)
-
+    database18.execute("CREATE TABLE t (a int, b int); CREATE TABLE u (a int, b int)")
+    database18.execute("CREATE PUBLICATION pub FOR TABLE t, u")
     changed = pytest.raises(PgcdcError, match="it was changed since the snapshot")
-    with closing(SlotSnapshot(database18.uri)) as exported, changed as raised:
-        find_tables(exported.session, WantedRows(["pub"]), describe)
+    with closing(SlotSnapshot(database18.uri)) as exported, closing(Catalog(database18.uri)) as catalog:
+
+        def describe(relations):
+            """Change the table between the query of the catalog and the locks."""
+            database18.execute(change)
+            return catalog.describe(relations)
+
+        with changed as raised:
+            find_tables(exported.session, WantedRows(["pub"]), describe)
     assert raised.value.kind.rule.transient
+
+
+def test_a_table_that_was_created_anew_before_the_catalog_is_asked_is_tried_again(database18):
+    """The size of the old one, which the snapshot still sees, is NULL."""
+    database18.execute("CREATE TABLE t (a int); CREATE PUBLICATION pub FOR ALL TABLES")
+    with closing(SlotSnapshot(database18.uri)) as exported:
+        database18.execute("DROP TABLE t; CREATE TABLE t (a int)")
+        with pytest.raises(PgcdcError, match="it was changed since the snapshot"):
+            find_tables(exported.session, WantedRows(["pub"]), describe_alone)
 
 
 def test_a_column_that_where_asks_for_in_vain_is_not_tried_again(database18):
