@@ -9,7 +9,7 @@ from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.directory.checkpoint import Checkpoint, check_gap, read_checkpoint
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, beside
-from pgcdc_cli.directory.manifest import Segment, check_against, read_manifest
+from pgcdc_cli.directory.manifest import Segment, read_state
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.warehouse import MergedTable, read_record
@@ -69,9 +69,7 @@ def read_local(output: Path) -> tuple[Checkpoint | None, FinishedSegments]:
 
 
 def _read_directory(directory: Path, disk: Disk) -> tuple[Checkpoint | None, FinishedSegments]:
-    checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT))
-    segments = read_manifest(str(directory / MANIFEST), disk)
-    check_against(str(directory / MANIFEST), segments, checkpoint)
+    checkpoint, segments = read_state(str(directory), disk)
     if checkpoint is None and not segments:
         reason = f"there is neither {CHECKPOINT} nor {MANIFEST} in it"
         raise PgcdcError(ErrorKind.USAGE, f'could not read "{directory}": {reason}', hint=_GIVE)

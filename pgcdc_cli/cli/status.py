@@ -83,12 +83,13 @@ def status(  # noqa: PLR0913 - a command's options
     found = _look(output, conninfo, warehouse, verify=verify)
     for line in [json_text.dumps(_content(found))] if json else _lines(found):
         write(line)
-    if warehouse is not None and found.merged is None and not _is_nowhere(warehouse):
+    nowhere = warehouse is not None and _is_nowhere(warehouse)
+    if warehouse is not None and found.merged is None and not nowhere:
         warn(f'can\'t tell what is merged into "{warehouse}": no merge has left its record there')
     _refuse_damages(output, found)
     if found.failure is not None:
         raise found.failure
-    if warehouse is not None and _is_nowhere(warehouse):
+    if nowhere:
         raise PgcdcError(
             ErrorKind.USAGE,
             f'could not find warehouse "{warehouse}"',
@@ -217,7 +218,7 @@ def _checkpoint_content(checkpoint: "Checkpoint") -> dict[str, Any]:
         "segment": checkpoint.segment,
         "prepared": [{"gid": one.gid, "xid": one.xid} for one in checkpoint.prepared],
         "unfinished_files": len(checkpoint.files),
-        "unfinished_rows": sum(file.state.rows for file in checkpoint.files),
+        "unfinished_rows": checkpoint.unfinished_rows,
         "resnapshot": [
             {
                 "table": one.table,
@@ -284,7 +285,7 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None", *, alone: bool) -> Iterat
     for one in checkpoint.resnapshots:
         done = "done" if one.stage == "done" else "going on"
         yield "read again", f"{safe(one.table)}: {one.rows:,} rows, {done}"
-    rows = sum(file.state.rows for file in checkpoint.files)
+    rows = checkpoint.unfinished_rows
     if alone:
         size = sum(file.state.size for file in checkpoint.files)
         yield "file", f"{rows:,} changes, {human_bytes(size)}"

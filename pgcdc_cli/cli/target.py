@@ -291,7 +291,7 @@ def encoding_for(target: StreamTarget) -> "Format | RawFormat":
         colour=target.stdout and wants_colour(sys.stdout),
     )
     if isinstance(made, RawFormat):
-        return RawFormat(for_terminal=target.stdout and sys.stdout.isatty())
+        return replace(made, for_terminal=target.stdout and sys.stdout.isatty())
     return made if target.wal2json is None else _with_options(made, target.wal2json)
 
 

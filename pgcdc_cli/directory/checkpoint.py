@@ -119,6 +119,10 @@ class Checkpoint:
     read: tuple[TableRead, ...] = ()
     resnapshots: tuple[TableResnapshot, ...] = ()
 
+    @property
+    def unfinished_rows(self) -> int:
+        return sum(file.state.rows for file in self.files)
+
 
 def read_checkpoint(disk: Disk, path: str) -> Checkpoint | None:
     """Read a checkpoint; None if there is none. Raises CHECKPOINT if it is damaged or of another version."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.directory.checkpoint import Checkpoint
+from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk, OpenFiles, damaged, fsync_each
-from pgcdc_cli.directory.file_names import MANIFEST, SCHEMAS, schema_path
+from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, SCHEMAS, schema_path
 from pgcdc_cli.directory.json_fields import (
     JsonFields,
     OtherVersionError,
@@ -144,10 +144,21 @@ def read_manifest(path: str, disk: Disk | None = None) -> list[Segment]:
         raise unusable(path, error) from error
 
 
-def check_against(path: str, segments: Sequence[Segment], checkpoint: Checkpoint | None) -> None:
-    """Raise CHECKPOINT if a manifest lacks finished segments of a checkpoint that was read before it."""
-    if checkpoint is None:
-        return
+def read_state(directory: str, disk: Disk) -> tuple[Checkpoint | None, list[Segment]]:
+    """Read a directory's checkpoint, if it has one, and its finished segments, while a stream may go on.
+
+    Raises CHECKPOINT if either is damaged, or the manifest lacks segments that the checkpoint has finished.
+    """
+    # The checkpoint first: if its segment is finished meanwhile, that is in the manifest, and none is
+    # skipped.
+    checkpoint = read_checkpoint(disk, f"{directory}/{CHECKPOINT}")
+    segments = read_manifest(f"{directory}/{MANIFEST}", disk)
+    if checkpoint is not None:
+        _check_against(f"{directory}/{MANIFEST}", segments, checkpoint)
+    return checkpoint, segments
+
+
+def _check_against(path: str, segments: Sequence[Segment], checkpoint: Checkpoint) -> None:
     last = segments[-1].segment if segments else 0
     finished = checkpoint.segment - 1 - (checkpoint.pending is not None)
     if last < finished:

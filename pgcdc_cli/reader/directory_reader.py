@@ -141,12 +141,7 @@ def _state(directory: Path) -> tuple[Checkpoint | None, list[manifest.Segment]]:
             f'could not read "{directory}": it has neither {MANIFEST} nor {CHECKPOINT}',
             hint="give the directory that pgcdc stream -D wrote, or single files",
         )
-    # The checkpoint first: if its segment is finished meanwhile, that is in the manifest, and none is
-    # skipped.
-    checkpoint = read_checkpoint(disk, str(directory / CHECKPOINT))
-    segments = manifest.read_manifest(str(directory / MANIFEST))
-    manifest.check_against(str(directory / MANIFEST), segments, checkpoint)
-    return checkpoint, segments
+    return manifest.read_state(str(directory), disk)
 
 
 class Verified(NamedTuple):
@@ -232,7 +227,7 @@ def empty_tables(path: Path, tables: Sequence[str] = ()) -> set[str]:
 def unfinished_rows(path: Path) -> int:
     """Count the durable changes of a directory's unfinished segment; 0 where `path` is not a directory."""
     checkpoint = read_checkpoint(Disk(), str(path / CHECKPOINT)) if is_folder(path) else None
-    return 0 if checkpoint is None else sum(file.state.rows for file in checkpoint.files)
+    return 0 if checkpoint is None else checkpoint.unfinished_rows
 
 
 def _checkpoint_bytes(directory: Path) -> bytes:

@@ -123,7 +123,7 @@ class SnapshotSession:
         [(name,)] = self.ask("SELECT pg_export_snapshot()")
         return str(name)
 
-    def check(self, query: sql.Composable, doing: str) -> list["ResultColumn"]:
+    def check(self, query: sql.Composable, doing: str) -> list[ResultColumn]:
         """Have the server check a query, and lock the tables that it reads, without reading rows."""
         try:
             with self._connection.cursor() as cursor:

@@ -62,7 +62,7 @@ SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
        c.reltuples::bigint,
        CASE WHEN current_setting('server_version_num')::int >= 140000
                  AND c.relkind = 'r' AND m.amname = 'heap'
-            THEN coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int ELSE 0 END,
+            THEN pg_relation_size(c.oid) / current_setting('block_size')::int ELSE 0 END,
        ARRAY(SELECT a.attname::text FROM pg_constraint k
              JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey)
              WHERE k.conrelid = c.oid AND k.contype = 'n' AND NOT k.convalidated),
