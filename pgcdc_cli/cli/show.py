@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
 
@@ -227,7 +227,7 @@ def show(  # noqa: PLR0913 - a command's options
     _check_reading(paths, follow=follow, stat=stat, limit=limit, tail=tail)
     shown = _Shown(paths, tables or [], wanted)
     changes = shown.follow(tail) if follow else shown.read(partial=partial)
-    chosen = _first_or_last(changes, limit, None if follow else tail)
+    chosen = _first(changes, limit) if follow or tail is None else iter(_Last(tail).added(changes))
     lines = (
         _statistics(chosen, shown.empty_tables() if wanted == ChangeFilter() else set(), json=json)
         if stat
@@ -264,6 +264,7 @@ class _Shown:
         self._wanted = wanted
         self._seen: set[str] = set()
         self._unseen_columns = {name for name, _ in wanted.key} | wanted.columns
+        self._found = self._unsure = False
 
     def read(self, *, partial: bool) -> Iterator["StoredChange"]:
         """Read all changes that are there."""
@@ -276,7 +277,7 @@ class _Shown:
         """Read a directory forever, beginning with the last `tail` changes that are there, or all."""
         from pgcdc_cli.reader.directory_reader import follow_directory
 
-        newest: deque[StoredChange] | None = None if tail is None else deque(maxlen=tail)
+        newest = None if tail is None else _Last(tail)
         for change in follow_directory(self._paths[0], self._tables):
             if change is None:
                 yield from newest or ()
@@ -287,13 +288,16 @@ class _Shown:
                 if newest is None:
                     yield change
                 else:
-                    newest.append(change)
+                    newest.add(change)
 
     def _wants(self, change: "StoredChange") -> bool:
         self._seen.add(change.table)
         if self._unseen_columns:
             self._unseen_columns = {name for name in self._unseen_columns if not _has(change, name)}
-        return self._wanted.wants(change.line)
+        wanted = self._wanted.wants(change.line)
+        self._found = self._found or wanted or self._wanted.at is None
+        self._unsure = self._unsure or (not self._found and self._wanted.is_unsure(change.line))
+        return wanted
 
     def empty_tables(self) -> set[str]:
         """Name the tables of which a snapshot had no rows."""
@@ -302,7 +306,13 @@ class _Shown:
         return {table for path in self._paths for table in empty_tables(path, self._tables)}
 
     def refuse_unmatched(self) -> None:
-        """Raise USAGE for patterns that matched no table, and columns that no change had, after reading."""
+        """After reading, raise USAGE for what can't be known to be missing, or is a mistake.
+
+        That is an LSN that no change has, if the files lack positions, patterns that matched no table, and
+        columns that no change had.
+        """
+        if self._unsure and not self._found:
+            raise self._wanted.lacks_position()
         there = self._seen | (self.empty_tables() if self._tables else set())
         refuse_unmatched([p for p in self._tables if not any(fnmatchcase(t, p) for t in there)])
         if self._seen and self._unseen_columns:
@@ -317,11 +327,38 @@ def _has(change: "StoredChange", column: str) -> bool:
     return f"{json_text.dumps(column, ensure_ascii=False)}:" in change.line
 
 
-def _first_or_last(
-    changes: Iterator["StoredChange"], limit: int | None, tail: int | None
-) -> Iterator["StoredChange"]:
-    """Apply --limit or --tail."""
-    return iter(deque(changes, tail)) if tail is not None else islice(changes, limit)
+def _first(changes: Iterator["StoredChange"], limit: int | None) -> Iterator["StoredChange"]:
+    """Yield all up to the change number `limit`. What belongs to no table (B, C, messages) isn't counted."""
+    left = limit
+    while left != 0 and (change := next(changes, None)) is not None:
+        yield change
+        if left is not None and change.table:
+            left -= 1
+
+
+class _Last:
+    """The last `number` changes that were added, and what came after the first of them."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self._kept: deque[StoredChange] = deque()
+
+    def __iter__(self) -> Iterator["StoredChange"]:
+        return iter(self._kept)
+
+    def add(self, change: "StoredChange") -> None:
+        """Keep a change, instead of the first one if there are too many."""
+        self._kept.append(change)
+        if change.table:
+            self._left -= 1
+        while self._kept and (self._left < 0 or not self._kept[0].table):
+            self._left += bool(self._kept.popleft().table)
+
+    def added(self, changes: Iterable["StoredChange"]) -> Self:
+        """Add changes; return this object."""
+        for change in changes:
+            self.add(change)
+        return self
 
 
 def _write(lines: Iterable[str]) -> None:

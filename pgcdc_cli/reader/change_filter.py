@@ -45,6 +45,15 @@ class ChangeFilter:
         except MISREAD as error:
             raise unfit_line(line, error) from error
 
+    def is_unsure(self, line: str) -> bool:
+        """Whether a change's LSN, or its commit's, isn't known, so that either may be `at`."""
+        change = parse_line(line)
+        return change.get("op", "B") not in "BC" and None in (change.get("lsn"), change.get("commit_lsn"))
+
+    def lacks_position(self) -> PgcdcError:
+        """Return the error for `at` if it is none of the LSNs that are known, and some are not."""
+        return _untold("--at", "LSN, or not their commit's")
+
     def _wants(self, change: Change) -> bool:
         return (
             (not self.operations or change.get("op") in self.operations)
@@ -83,8 +92,6 @@ def _texts(change: Change, label: str) -> dict[str, str]:
 
 
 def _positions(change: Change) -> Iterator[Lsn]:
-    if "op" in change and change.get("lsn") is None and change.get("commit_lsn") is None:
-        raise _untold("--at", "LSN")
     for name in ("lsn", "commit_lsn"):
         if change.get(name) is not None:
             yield Lsn.parse(change[name])

@@ -83,7 +83,9 @@ class _Lines:
         if action in ("B", "C"):
             yield self._boundary(action, change)
         elif action == "M":
-            begun = self._begun if change["transactional"] else {}
+            # A message outside of transactions is its own commit.
+            alone = {"commit_lsn": change["lsn"]} if "lsn" in change else {}
+            begun = self._begun if change["transactional"] else alone
             yield _message({"op": "M", **_stamp(change, begun)}, change)
         elif action == "T":
             yield _restored({"op": "T", **_stamp(change, self._begun), **_names(change)}, _table(change))

@@ -182,9 +182,8 @@ def test_lines_of_wal2json(stream, changes, pgcdc):
         if change["op"] == "M" and "content_base64" in change:
             del change["content_base64"]
             change["content"] = "\ufffd"
-        if change["op"] == "M" and not change["transactional"]:
-            del change["commit_lsn"]
     assert [one for one in found if one["op"] not in "BC"] == expected
+    assert [one for one in shown(pgcdc, "d", "--since", "0/0") if one["op"] not in "BC"] == expected
 
 
 def test_lines_of_wal2json_in_a_folder_a_table_come_table_by_table(stream, changes, pgcdc):
@@ -238,6 +237,11 @@ def test_choosing(stream, changes, pgcdc, form):
     stream("-D", "d", *FORMATS[form])
     whole = [one for one in shown(pgcdc, "d") if one["op"] not in "BC"]
     assert len(whole) == len(changes)
+    for number in (1, 3):
+        first, last = shown(pgcdc, "d", "--limit", str(number)), shown(pgcdc, "d", "--tail", str(number))
+        assert [one for one in first if one["op"] not in "BC"] == whole[:number]
+        assert [one for one in last if one["op"] not in "BC"] == whole[-number:]
+        assert (first[-1], last[0]) == (whole[number - 1], whole[-number])
     assert shown(pgcdc, "d", "--tail", "3", "--op", "I") == [one for one in whole if one["op"] == "I"][-3:]
     assert [one["op"] for one in shown(pgcdc, "d", "--key", "id=20")] == ["U"]
     at = changes[4]["lsn"]
@@ -255,7 +259,8 @@ def test_what_a_format_does_not_tell_is_nothing_to_choose_by(stream, pgcdc):
     for arguments, what in (
         (("events", "--since", "0/1"), "by --since and --until: the file doesn't have their commit's LSN"),
         (("bare", "--until", "1h"), "by --since and --until: the file doesn't have their commit's time"),
-        (("bare", "--at", "0/1"), "by --at: the file doesn't have their LSN"),
+        (("bare", "--at", "0/1"), "by --at: the file doesn't have their LSN, or not their commit's"),
+        (("events", "--at", "0/1"), "by --at: the file doesn't have their LSN, or not their commit's"),
     ):
         ran = pgcdc("show", *arguments)
         assert (ran.status, ran.out) == (2, "")
