@@ -10,7 +10,7 @@ origin_lsn; the last three only where they apply.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
@@ -240,18 +240,22 @@ LONGEST_ESCAPE = len("\\u0000") + 1
 """Bytes that one byte of a value may take while it is escaped: itself and its escape."""
 
 _BACKSLASH, _QUOTE, _BLANK = b'\\" '
-_ESCAPES = {byte: json.dumps(chr(byte))[1:-1].encode() for byte in (_BACKSLASH, _QUOTE, *range(0x20))}
+ESCAPES = {byte: json.dumps(chr(byte))[1:-1].encode() for byte in (_BACKSLASH, _QUOTE, *range(0x20))}
+"""What JSON writes for bytes that it must escape."""
 # The letter after the backslash for bytes with a two-character escape, else 0.
 _LETTERS = np.zeros(256, np.uint8)
-for _byte, _escape in _ESCAPES.items():
+for _byte, _escape in ESCAPES.items():
     _LETTERS[_byte] = _escape[1] if len(_escape) == len("\\n") else 0
 
 BLOCK = 1 << 20
 """Bytes of values that are escaped at a time: so few that they and the result stay in a processor's cache."""
 
 
-def escape(column: pa.BinaryArray) -> pa.BinaryArray:
-    """Escape quotes, backslashes and control characters. Raises PgcdcError (PROTOCOL) for invalid UTF-8."""
+def escape(column: pa.BinaryArray, escapes: Mapping[int, bytes] = ESCAPES) -> pa.BinaryArray:
+    """Escape quotes, backslashes and control characters. Raises PgcdcError (PROTOCOL) for invalid UTF-8.
+
+    `escapes` has those of the control characters that have no two-character escape.
+    """
     data = kernels.all_bytes(column)
     if not len(data):
         return column
@@ -270,7 +274,7 @@ def escape(column: pa.BinaryArray) -> pa.BinaryArray:
         blocks.append(escaped)
     if added:
         column = kernels.from_bytes(ends, np.concatenate(blocks), kernels.validity(column))
-    return _escape_rare(column) if min(block.min() for block in blocks) < _BLANK else column
+    return _escape_rare(column, escapes) if min(block.min() for block in blocks) < _BLANK else column
 
 
 def _special(data: NDArray[np.uint8]) -> Booleans:
@@ -291,13 +295,13 @@ def _escape_block(block: NDArray[np.uint8]) -> tuple[Int64s, NDArray[np.uint8]]:
     return at, kernels.insert_before(block, at, b"\\")
 
 
-def _escape_rare(column: pa.BinaryArray) -> pa.BinaryArray:
+def _escape_rare(column: pa.BinaryArray, escapes: Mapping[int, bytes]) -> pa.BinaryArray:
     """Escape the control characters that have no two-character escape."""
     data = kernels.all_bytes(column)
     if len(data) > kernels.INT32_MAX // LONGEST_ESCAPE:
         column = kernels.widened(column)
     for byte in np.unique(data[data < _BLANK]).tolist():
-        column = kernels.replace_substring(column, bytes([byte]), _ESCAPES[byte])
+        column = kernels.replace_substring(column, bytes([byte]), escapes[byte])
     return column
 
 

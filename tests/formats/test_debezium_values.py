@@ -389,6 +389,23 @@ def test_bytea_is_the_same_at_once_and_one_by_one(mode, values):
     assert tokens("bytea", texts, binary_handling_mode=mode) == alone
 
 
+@MANY
+@given(
+    st.lists(
+        st.none() | st.text(st.sampled_from('a"\\\n\x01\x1f\x7fé\u2028\uffff😀'), max_size=5), max_size=8
+    )
+)
+def test_strings_are_jacksons_at_once_and_one_by_one(texts):
+    """Java escapes what JSON requires, with upper-case digits, and characters of two UTF-16 units."""
+    found, each = tokens("text", texts), field("text").to_json.each
+    assert found == [None if text is None else each(text).decode() for text in texts]
+    for text, token in zip(texts, found, strict=True):
+        if text is not None:
+            pairs = [f"\\u{unit:04X}" for unit in (0xD83D, 0xDE00)]
+            expected = json.dumps(text, ensure_ascii=False).replace("\\u001f", "\\u001F")
+            assert token == expected.replace("😀", "".join(pairs))
+
+
 def test_intervals_are_added_up_in_floating_point():
     assert tokens("interval", ["99999999:59:59.999"]) == ["359999999999999040"]
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.formats.json_text import escape
+from pgcdc_cli.formats.json_text import ESCAPES, escape
 from pgcdc_cli.types import kernels
+from pgcdc_cli.types.kernels import Booleans
 
 ToJson = Callable[[pa.BinaryArray], pa.BinaryArray]
 Each = Callable[[str], bytes | None]
@@ -77,7 +78,7 @@ def token(value: object) -> bytes:
 def json_text(value: object) -> str:
     """Write one value as Jackson does to a character stream, where only what JSON requires is escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return _ESCAPES.sub(lambda match: _escaped(match[0]), text)
+    return _ESCAPE.sub(lambda match: _escaped(match[0]), text)
 
 
 def base64_token(data: bytes) -> bytes:
@@ -129,12 +130,17 @@ def usually(pattern: str, convert: ToJson, each: Each) -> Converter:
         text = kernels.as_text(column)
         given = kernels.as_mask(text.is_valid())
         odd = given & ~kernels.as_mask(kernels.matches(text, pattern))
-        if not odd.any():
-            return convert(column)
-        tokens = convert(kernels.null_where(column, odd))
-        return kernels.replace_with_mask(tokens, odd, per_value(each)(column.filter(pa.array(odd))))
+        return _but(odd, column, convert, each)
 
     return Converter(to_json, each)
+
+
+def _but(odd: Booleans, column: pa.BinaryArray, convert: ToJson, each: Each) -> pa.BinaryArray:
+    """Convert a column, but the odd values one by one."""
+    if not odd.any():
+        return convert(column)
+    tokens = convert(kernels.null_where(column, odd))
+    return kernels.replace_with_mask(tokens, odd, per_value(each)(column.filter(pa.array(odd))))
 
 
 def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -153,9 +159,17 @@ def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
 
 def _strings(column: pa.BinaryArray) -> pa.BinaryArray:
     data = kernels.all_bytes(column)
-    if len(data) and (data.max() >= _FOUR_BYTES or not _SHORT[data[data < 0x20]].all()):
-        return per_value(token)(column)
-    return quoted(kernels.as_binary(escape(column)))
+    if not len(data) or data.max() < _FOUR_BYTES:
+        return _short_strings(column)
+    offsets, _ = kernels.value_bytes(column)
+    odd = np.zeros(len(column), np.bool_)
+    odd[np.searchsorted(offsets, np.flatnonzero(data >= _FOUR_BYTES), side="right") - 1] = True
+    return _but(odd, column, _short_strings, token)
+
+
+def _short_strings(column: pa.BinaryArray) -> pa.BinaryArray:
+    """Convert strings without characters above U+FFFF."""
+    return quoted(kernels.as_binary(escape(column, _CONTROL)))
 
 
 def _string(text: str) -> bytes:
@@ -180,13 +194,12 @@ def _escaped(found: str) -> str:
     return f"\\u{0xD800 + high:04X}\\u{0xDC00 + low:04X}"
 
 
-_ESCAPES = re.compile(r"\\u[0-9a-f]{4}|\\.")
+_ESCAPE = re.compile(r"\\u[0-9a-f]{4}|\\.")
 _OTHERWISE = re.compile(r"\\u[0-9a-f]{4}|\\.|[\uD800-\uDFFF\U00010000-\U0010FFFF]")
 _SPECIAL = re.compile(r"[^ !#-\[\]-~]")
 _FOUR_BYTES = 0xF0
-_SHORT = np.zeros(256, np.bool_)
-_SHORT[np.frombuffer(b"\b\t\n\f\r", np.uint8)] = True
-"""Control characters with a two-character escape."""
+"""The first byte of a character above U+FFFF is this one, or a greater one."""
+_CONTROL = {byte: _jackson(text.decode()).encode() for byte, text in ESCAPES.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
