@@ -346,6 +346,7 @@ def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, inter
 
     if watch:
         repeat(units.duration(interval), view)
+        return
     for line in view():
         write(line)
 

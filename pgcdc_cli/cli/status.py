@@ -80,6 +80,7 @@ def status(  # noqa: PLR0913 - a command's options
             units.duration(interval),
             lambda: _watched(_look(output, conninfo, warehouse, verify=False), history, json=json),
         )
+        return
     found = _look(output, conninfo, warehouse, verify=verify)
     for line in [json_text.dumps(_content(found))] if json else _lines(found):
         write(line)

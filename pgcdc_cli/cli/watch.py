@@ -1,13 +1,16 @@
-"""Redraw a view again and again, until it is stopped (`--watch`)."""
+"""Redraw a view again and again, until it is ended (`--watch`)."""
 
 import os
+import select
 import sys
+import termios
 import time
+import tty
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
-from typing import Annotated, NamedTuple, NoReturn
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -20,7 +23,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 _REMEMBERED = 60
 """Views whose numbers are remembered, for rates and sparklines."""
 
-Watch = Annotated[bool, typer.Option("--watch", help="Redraw until interrupted, with rates.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Redraw until interrupted, or q is pressed; with rates.")
+]
 Interval = Annotated[
     str,
     typer.Option(
@@ -31,18 +36,19 @@ Interval = Annotated[
 ]
 
 
-def repeat(interval: float, view: Callable[[], Iterable[str]]) -> NoReturn:
-    """Show a view forever: in place on a terminal, otherwise (and on a dumb terminal) one after the other.
+def repeat(interval: float, view: Callable[[], Iterable[str]]) -> None:
+    """Show a view again and again: in place on a terminal, otherwise (or on a dumb one) one after the other.
 
-    While the server can't be reached the view is its error; the server is asked again each time.
+    It ends once q is pressed on the terminal. While the server can't be reached the view is its error; the
+    server is asked again each time.
     """
     lines = list(view())
     in_place = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    with _terminal() if in_place else nullcontext(_print) as show:
-        while True:
-            show(lines)
-            time.sleep(interval)
+    with _terminal() if in_place else nullcontext(_print) as show, _keys(in_place) as is_over:
+        show(lines)
+        while not is_over(interval):
             lines = _or_error(view)
+            show(lines)
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -58,6 +64,38 @@ def _terminal() -> Iterator[Callable[[Iterable[str]], None]]:
 
     with Live(screen=True, auto_refresh=False) as live:
         yield lambda lines: live.update(Text("\n".join(lines)), refresh=True)
+
+
+@contextmanager
+def _keys(wanted: bool) -> Iterator[Callable[[float], bool]]:
+    """Yield a function that waits for so many seconds, and returns whether q was pressed meanwhile."""
+    keyboard = sys.stdin.fileno() if wanted and sys.stdin.isatty() else None
+    # A job in the background that changes its terminal is stopped.
+    if keyboard is None or os.tcgetpgrp(keyboard) != os.getpgrp():
+        yield _sleep
+        return
+    before = termios.tcgetattr(keyboard)
+    tty.setcbreak(keyboard)
+    try:
+        yield lambda interval: _pressed(keyboard, interval)
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _sleep(interval: float) -> bool:
+    time.sleep(interval)
+    return False
+
+
+def _pressed(keyboard: int, interval: float) -> bool:
+    until = time.monotonic() + interval
+    while select.select([keyboard], [], [], max(until - time.monotonic(), 0))[0]:
+        keys = os.read(keyboard, 1024)
+        if b"q" in keys:
+            return True
+        if not keys:
+            return _sleep(max(until - time.monotonic(), 0))
+    return False
 
 
 def _or_error(view: Callable[[], Iterable[str]]) -> list[str]:

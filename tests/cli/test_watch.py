@@ -3,10 +3,13 @@
 import html
 import json
 import os
+import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -97,6 +100,38 @@ def test_on_a_terminal_it_is_drawn_in_place(shop, pgcdc, tmp_path, number):
     # It switched to the terminal's other screen without a cursor, and back.
     assert text.index("\x1b[?1049h") < text.index("\x1b[?1049l")
     assert text.index("\x1b[?25l") < text.index("\x1b[?25h")
+
+
+def test_q_ends_it_and_leaves_the_terminal_as_it_was(shop):
+    line = [*PGCDC, "slot", "list", "-d", shop.uri, "--watch", "--interval", "600s"]
+    pid, controller = pty.fork()
+    if not pid:
+        os.execvpe(line[0], line, {**os.environ, "TERM": "xterm"})
+    before = termios.tcgetattr(controller)
+    shown = b""
+    while shop.slot.encode() not in shown:
+        shown += os.read(controller, 4096)
+    for keys in (b"x", b"\x1b[A", b"q"):
+        os.write(controller, keys)
+    while b"\x1b[?1049l" not in shown:
+        shown += os.read(controller, 4096)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert termios.tcgetattr(controller) == before
+    assert b"^[[A" not in shown
+
+
+def test_in_the_background_it_leaves_the_keyboard_alone(shop):
+    """A shell's job that changes its terminal there is stopped."""
+    slots = shlex.join([*PGCDC, "slot", "list", "-d", shop.uri, "--watch", "--interval", "0.2s"])
+    pid, controller = pty.fork()
+    if not pid:
+        os.execvpe("sh", ["sh", "-mc", f"{slots} & wait"], {**os.environ, "TERM": "xterm"})
+    shown = b""
+    while shown.count(shop.slot.encode()) < 3:
+        shown += os.read(controller, 4096)
+    os.kill(pid, signal.SIGKILL)
+    os.close(controller)
+    os.waitpid(pid, 0)
 
 
 def test_on_a_dumb_terminal_views_follow_one_another(shop):
