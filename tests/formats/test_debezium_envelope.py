@@ -217,6 +217,15 @@ def test_a_row_without_columns_is_no_event(items: TableSchema) -> None:
     assert [record["value"]["source"]["table"] for record in records(stream)] == ["items"]
 
 
+def test_a_key_of_columns_that_are_left_out_is_empty() -> None:
+    """`message.key.columns` names one of an unknown type, which isn't the same as none."""
+    schema = table({"id": "int4", "place": "box"}, name="items", key=("id",))
+    rows = Stream(changes=[change(schema, "I", [1], [["1", "(1,1),(0,0)"]])])
+    for column, key in (("place", {}), ("nowhere", {"id": 1})):
+        config = replace(PLAIN, message_key_columns=(re.compile(f"public.items.{column}"),))
+        assert [record["key"] for record in records(rows, config)] == [key]
+
+
 def test_a_key_that_was_put_aside_unchanged_is_that_of_the_old_row(items: TableSchema) -> None:
     """The server sends the old row's key if it is stored out of line (TOAST), even if it doesn't change."""
     long = table({"id": "text", "name": "text"}, name="items", key=("id",))

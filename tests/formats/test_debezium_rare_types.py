@@ -112,6 +112,16 @@ def test_an_hstore_that_may_not_be_null_is_empty_where_it_is_not_sent():
     assert field_for(column, None, ConnectorConfig(topic_prefix="srv")).absent == b'"{}"'
 
 
+@pytest.mark.parametrize(
+    ("mode", "zero"), [("string", b'"0.000"'), ("double", b"0.0"), ("precise", b'"AA=="')]
+)
+def test_money_that_may_not_be_null_is_zero_where_it_is_not_sent(mode, zero):
+    """As 3.4.3 writes it; 2.5.4 stops."""
+    column = replace(TableColumn.of("v", builtin(OIDS["money"], -1), replica_identity=False), not_null=True)
+    config = ConnectorConfig(topic_prefix="srv", money_fraction_digits=3, decimal_handling_mode=mode)
+    assert field_for(column, None, config).absent == zero
+
+
 def test_days_in_connect_mode_have_no_placeholder_in_arrays():
     assert json.loads(of_type("date[]").unavailable)[:2] == [95, 95]
     assert of_type("date[]", time_precision_mode="connect").unavailable == b"null"

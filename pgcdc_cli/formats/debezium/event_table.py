@@ -73,7 +73,8 @@ def event_table(
         for name, column in plain.items()
         if config.includes_column(table.schema, table.name, name)
     )
-    wanted = config.key_columns(table.schema, table.name, tuple(plain)) or _key(table, facts, config)
+    names = tuple(column.name for column in table.columns)
+    wanted = config.key_columns(table.schema, table.name, names) or _key(table, facts, config)
     key_config = _of_key(config)
     of_key = plain if key_config == config else _plain(table, key_config, snapshot=snapshot)
     keys = [of_key[name] for name in wanted if name in of_key]

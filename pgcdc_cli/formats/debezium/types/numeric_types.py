@@ -352,13 +352,14 @@ def money(config: ConnectorConfig, *, snapshot: bool) -> Kind:
     amount = partial(_double_amount, scale=scale) if snapshot else given
     if mode == "string":
         printed = partial(_double_text, scale=scale) if snapshot else given
-        return Kind({"type": "string"}, per_value(lambda text: token(printed(text))), b'""', form=_MONEY)
+        convert, zero = per_value(lambda text: token(printed(text))), token(f"{0:.{scale}f}")
+        return Kind({"type": "string"}, convert, zero, form=_MONEY)
     if mode == "double":
         return Kind({"type": "double"}, per_value(lambda text: _double(amount(text))), b"0.0", form=_MONEY)
-    convert, unit = _unscaled(scale), Decimal(1).scaleb(-scale)
+    unscaled, unit = _unscaled(scale), Decimal(1).scaleb(-scale)
 
     def rounded(text: str) -> bytes | None:
-        return convert(str(Decimal(amount(text)).quantize(unit, ROUND_HALF_UP, _ANY_SCALE)))
+        return unscaled(str(Decimal(amount(text)).quantize(unit, ROUND_HALF_UP, _ANY_SCALE)))
 
     schema = named("bytes", _DECIMAL, scale=str(scale))
     return Kind(schema, per_value(rounded), b'"AA=="', form=_MONEY)
