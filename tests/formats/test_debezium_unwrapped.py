@@ -86,6 +86,30 @@ def test_deletes_without_a_key_and_a_value_are_as_many_lines_as_rows(rows):
     ] * rows
 
 
+@pytest.mark.parametrize(
+    ("version", "property_", "mode", "has_schema"),
+    [
+        ("2.5", "delete.handling.mode", "none", True),
+        ("2.5", "delete.tombstone.handling.mode", "tombstone", True),
+        ("3.4", "delete.tombstone.handling.mode", "tombstone", True),
+        ("3.4", "delete.tombstone.handling.mode", "delete-to-tombstone", False),
+    ],
+)
+def test_a_deleted_row_without_a_value_has_its_schema_all_the_same(
+    items, version, property_, mode, has_schema
+):
+    """The row's own, without the fields that the transform adds."""
+    settings = {"value.converter.schemas.enable": "true", "debezium.version": version}
+    stream = Stream(changes=[change(items, "D", [1], old=key_only([["1", None, None]], items))])
+    [found] = records(stream, config(settings, **{property_: mode, "add.fields": "op"}))
+    value = found["value"]
+    if not has_schema:
+        assert value is None
+        return
+    assert value["payload"] is None
+    assert [field["field"] for field in value["schema"]["fields"]] == ["id", "name", "region"]
+
+
 def test_a_rewritten_row_has_its_default_whatever_the_converter_does(items):
     inserts = Stream(changes=[change(items, "I", [1], [["1", None, None]])])
     kept = {"value.converter.replace.null.with.default": "false"}

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.java_regex import compile_java
 
-Deletes: TypeAlias = Literal["drop", "none", "rewrite"]
+Deletes: TypeAlias = Literal["drop", "none", "rewrite", "tombstone"]
 Replacement: TypeAlias = tuple[str | tuple[str | int], ...]
 """Texts, and between them, each in a tuple, groups whose text is inserted."""
 
@@ -42,7 +42,8 @@ class AddedMember:
 class ExtractNewRecordState:
     """The transform that reduces a record's value to the row.
 
-    `deletes` is what a delete becomes: the old row (rewrite), a null value (none) or no record (drop).
+    `deletes` is what a delete becomes: the old row (rewrite), a null value with the row's schema (none) or
+    without one (tombstone), or no record (drop).
     `tombstones`: they are kept. `fill`: rewritten rows have a column's default in place of null.
     """
 

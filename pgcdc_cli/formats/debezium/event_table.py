@@ -34,7 +34,8 @@ class EventTable:
     apply to keys. `key` indexes both; it is None without a key, and empty if all its types are left out.
     `key_head` and `value_head` begin the record's key and value, including the schema, and the tails end
     them. With a transform, `further` are the columns that it makes of others. `unwrap` is the transform to
-    rows; `routed` are then the indexes, among all columns, of the topics of deleted rows and of others.
+    rows; `null_value` is then the value of a deleted one that has none, `routed` are the indexes, among all
+    columns, of the topics of deleted rows and of others.
     `outbox` is the layout of an outbox's events.
     """
 
@@ -47,6 +48,7 @@ class EventTable:
     value_head: bytes
     value_tail: bytes
     unwrap: ExtractNewRecordState | None = None
+    null_value: bytes = NULL
     further: tuple[EventColumn, ...] = ()
     routed: tuple[int, int] | None = None
     outbox: OutboxLayout | None = None
@@ -103,10 +105,19 @@ def _unwrapped(
 ) -> EventTable:
     value = unwrapped_schema(row, unwrap, config.debezium_version)
     head, tail = connect_schemas.wrapping(value, enabled=config.value_converter_schemas_enable)
+    before, behind = connect_schemas.wrapping(row, enabled=config.value_converter_schemas_enable)
     further = route_columns(table.columns, unwrap, json.loads(table.topic))
     first = len(table.all_columns)
     routed = (first, first + len(further) - 1) if further else None
-    return replace(table, value_head=head, value_tail=tail, unwrap=unwrap, further=further, routed=routed)
+    return replace(
+        table,
+        value_head=head,
+        value_tail=tail,
+        unwrap=unwrap,
+        null_value=before + NULL + behind if unwrap.deletes == "none" else NULL,
+        further=further,
+        routed=routed,
+    )
 
 
 def _outbox(table: EventTable, row: Schema, router: EventRouter, config: ConnectorConfig) -> EventTable:

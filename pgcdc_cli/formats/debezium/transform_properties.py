@@ -114,7 +114,7 @@ _TOMBSTONE_MODES: dict[str, tuple[Deletes, bool]] = {
     "tombstone": ("none", False),
     "rewrite": ("rewrite", False),
     "rewrite-with-tombstone": ("rewrite", True),
-    "delete-to-tombstone": ("none", False),
+    "delete-to-tombstone": ("tombstone", False),
 }
 """The attributes `deletes` and `tombstones` of `ExtractNewRecordState`, by mode."""
 

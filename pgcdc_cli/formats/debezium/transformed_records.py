@@ -59,11 +59,11 @@ class UnwrappedRecords(RowRecords):
         """Write a row's record; nothing for a truncate, or for a delete that is dropped."""
         old, new = rows
         row, deletes = old if new is None else new, self._unwrap.deletes
-        empty = new is None and deletes == "none"
+        empty = new is None and deletes in {"none", "tombstone"}
         if row is None or (new is None and deletes == "drop") or (empty and self.context.values_only):
             return ()
         members = self._members(operation, second=second)
-        value = NONE if empty else self._value(row, members, deleted=new is None)
+        value = (self.table.null_value,) if empty else self._value(row, members, deleted=new is None)
         added = added_headers(self.context, self._unwrap.headers, members)
         topic = self.table.topic if self.table.routed is None else row[self.table.routed[new is not None]]
         return self.line(topic, key, value, self.context.headers(headers, added))
