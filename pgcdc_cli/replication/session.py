@@ -46,6 +46,7 @@ SESSION_SETTINGS = {
     "IntervalStyle": "postgres",
     "extra_float_digits": "3",
     "bytea_output": "hex",
+    "standard_conforming_strings": "on",
     "client_min_messages": "warning",
     "jit": "off",
 }

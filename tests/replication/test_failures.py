@@ -118,11 +118,15 @@ def test_no_such_database_is_a_usage_error(server):
 
 
 def test_values_print_the_same_whatever_the_role_and_the_options_say(database):
-    options = "-c TimeZone=Asia/Tokyo -c DateStyle=German -c extra_float_digits=0 -c work_mem=7MB"
+    options = (
+        "-c TimeZone=Asia/Tokyo -c DateStyle=German -c extra_float_digits=0 -c work_mem=7MB"
+        " -c standard_conforming_strings=off"
+    )
     with connect(make_conninfo(database.uri, options=options)) as connection:
         shown = connection.execute(
             "SELECT '2026-01-02 03:04:05+00'::timestamptz::text, 0.1::float4::float8::text,"
-            " interval '1 day 2 hours'::text, current_setting('work_mem'),"
+            " interval '1 day 2 hours'::text, 'a\\b', current_setting('work_mem'),"
             " current_setting('application_name')"
         ).fetchone()
-    assert shown == ("2026-01-02 03:04:05+00", "0.10000000149011612", "1 day 02:00:00", "7MB", "pgcdc")
+    values = ("2026-01-02 03:04:05+00", "0.10000000149011612", "1 day 02:00:00")
+    assert shown == (*values, "a\\b", "7MB", "pgcdc")
