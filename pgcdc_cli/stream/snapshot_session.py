@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Self, cast
 
 import psycopg
 import pyarrow as pa
-from psycopg import sql
+from psycopg import errors, sql
 
-from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication.copy_out import copy_columns, copy_out, is_encrypted
 from pgcdc_cli.replication.session import ask, connect, database_encoding, server_failure, this_server
 from pgcdc_cli.types.database_text import DatabaseText
@@ -19,6 +19,13 @@ Columns = tuple[pa.BinaryArray, ...]
 
 _BRIEFLY = "2s"
 """How long to wait for tables that are to be locked before there is a snapshot."""
+
+_NO_LONGER_EXPORTED = (
+    errors.InvalidParameterValue,
+    errors.UndefinedObject,
+    errors.ObjectNotInPrerequisiteState,
+)
+"""What servers say of a snapshot whose session has ended: up to PostgreSQL 16, later, and at that moment."""
 
 
 class ResultColumn(NamedTuple):
@@ -60,7 +67,13 @@ class SnapshotSession:
 
     def see(self, snapshot: str) -> None:
         """Import a snapshot that another transaction exported; only before the first query of this one."""
-        self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        try:
+            self._run(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        except PgcdcError as error:
+            # A standby cancels sessions that conflict with what it replays, also the exporting one.
+            if isinstance(error.__cause__, _NO_LONGER_EXPORTED):
+                error.kind, error.hint = ErrorKind.CONNECTION, "run again"
+            raise
 
     def lock(self, tables: Sequence[tuple[str, str]]) -> bool:
         """Lock tables against ALTER and TRUNCATE, before a snapshot is taken.

@@ -21,6 +21,7 @@ from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.stream.snapshot_rows import SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot_session import SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import WantedRows, find_tables
 from pgcdc_cli.types.binary.arrow_values import can_read
 from pgcdc_cli.types.pg_type import TYPES, builtin
@@ -355,6 +356,16 @@ def test_a_table_that_was_created_anew_before_the_catalog_is_asked_is_tried_agai
         database18.execute("DROP TABLE t; CREATE TABLE t (a int)")
         with pytest.raises(PgcdcError, match="it was changed since the snapshot"):
             find_tables(exported.session, WantedRows([]), describe_alone)
+
+
+def test_a_snapshot_whose_session_has_ended_is_taken_again(database):
+    """It was no usage error: a standby cancels that session if it conflicts with what it replays."""
+    with closing(SnapshotSession(database.uri)) as exporting, closing(SnapshotSession(database.uri)) as other:
+        name = exporting.export()
+        exporting.end()
+        with pytest.raises(PgcdcError, match="could not begin a snapshot: ") as raised:
+            other.see(name)
+    assert (raised.value.kind, raised.value.hint) == (ErrorKind.CONNECTION, "run again")
 
 
 def test_a_column_that_where_asks_for_in_vain_is_not_tried_again(database18):
