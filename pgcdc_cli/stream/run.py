@@ -148,7 +148,7 @@ class StreamRun:
             time.sleep(min(TICK, seconds))
 
     def _one_connection(self, retries: RetryPolicy) -> None:
-        settings = self._settings
+        settings, level = self._settings, retries.level
         with self._signals.interruptible():
             connection = ReplicationConnection(
                 settings.conninfo,
@@ -163,8 +163,10 @@ class StreamRun:
                 self._end.resolve_now(identity.wal_position)
             with self._catalog.over(connection.own_session):
                 self._start.prepare(connection, identity)
+            # What fails from here on, such as a query that a standby cancels, isn't for want of a server.
+            retries.server_answers()
             text = self._text_of(connection.database_encoding)
-            if not self._take_snapshot(connection.here, identity.database, text, retries):
+            if not self._take_snapshot(connection.here, identity.database, text):
                 return
             options = self._plugin_options(connection.server_version)
             with (
@@ -180,7 +182,7 @@ class StreamRun:
                     )
                 log.info("streaming initiated")
                 self._start.begun = True
-                level, away = retries.level, retries.connected()
+                away = retries.connected()
                 if away is not None:
                     log.log(level, "connected again after %.1f s", away)
                 encoder = self._encoder(identity.database, text, again.watch)
@@ -220,7 +222,7 @@ class StreamRun:
         except PgcdcError as error:
             log.warning("%s; the end may not have been confirmed", error.message)
 
-    def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText, retries: RetryPolicy) -> bool:
+    def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText) -> bool:
         """Write the snapshot before the stream, if one is due; false ends the run."""
         snapshot = self._snapshot
         if snapshot is None:
@@ -228,8 +230,6 @@ class StreamRun:
         if snapshot.is_due:
             self._restart_format(database)
             exported = snapshot.export(conninfo)
-            # If a table was rewritten since the snapshot, another one is taken, as often as that happens.
-            retries.server_answers()
             assert self._encoding.decodes, "what isn't decoded has no rows"
             with closing(exported):
                 snapshot.write(exported, self._describe(text), self._encoding, TextMender(text, self._warned))

@@ -9,6 +9,7 @@ import time
 import psycopg
 import pytest
 from processes import wait_until
+from psycopg.conninfo import make_conninfo
 from stream_runs import NOW, insert, make_slot, numbers, stream
 
 from pgcdc_cli.stream.reconnect import FIRST_ATTEMPTS
@@ -70,6 +71,26 @@ def test_a_server_that_goes_down_and_starts_up_is_waited_for(restarting, tmp_pat
     told.join()
     found = [line for line in told.lines if not line.endswith("; trying again\n")]
     assert [line for line in found if line.startswith("pgcdc: warning: connected again after ")]
+
+
+def test_a_server_that_answers_but_has_no_connection_for_more_is_waited_for(database18, tmp_path, follow):
+    """The first run of a stream ended after half a second, as if nobody had answered."""
+    database18.execute("CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE t")
+    role = f"r_{database18.name}"
+    database18.execute(f"CREATE ROLE {role} LOGIN REPLICATION CONNECTION LIMIT 1")
+    database18.execute(f"GRANT SELECT ON t TO {role}; INSERT INTO t VALUES (1)")
+    uri = make_conninfo(database18.uri, user=role)
+    again = ("--resnapshot", "public.t", "--verbose")
+    following = follow(uri, database18.create_slot(), tmp_path / "out", *again)
+    told = Told(following.process)
+    refused = "too many connections for role"
+    wait_until(lambda: told.times(refused) > FIRST_ATTEMPTS or following.process.poll() is not None)
+    assert following.process.poll() is None
+    database18.execute(f"ALTER ROLE {role} CONNECTION LIMIT 9")
+    wait_until(lambda: following.rows() == [1])
+    following.process.terminate()
+    assert following.process.wait(timeout=60) == 0
+    database18.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_a_smart_shutdown_does_not_wait_for_a_stream(restarting, tmp_path, follow):
