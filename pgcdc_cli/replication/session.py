@@ -230,6 +230,19 @@ _PINGS = {
 class _SignalledConnection(psycopg.Connection[Row]):
     """A connection whose wait a signal ends: it cancels the query, and closes even if the server hangs."""
 
+    _farewell: psycopg.Error | None = None
+
+    def listen(self) -> None:
+        """Keep the error that ends the session between two queries, which libpq takes for a notice."""
+
+        def keep(notice: errors.Diagnostic) -> None:
+            if notice.severity_nonlocalized == "FATAL":
+                detail = f" ({notice.message_detail})" if notice.message_detail else ""
+                self._farewell = psycopg.OperationalError(f"{notice.message_primary}{detail}")
+                self._farewell.sqlstate = notice.sqlstate
+
+        self.add_notice_handler(keep)
+
     def wait(self, gen: PQGen[RV], interval: float = _LOOK, timeout: float | None = None) -> RV:
         limit = {} if timeout is None else {"timeout": timeout}
         try:
@@ -243,6 +256,10 @@ class _SignalledConnection(psycopg.Connection[Row]):
                     answer.register(self.pgconn.socket, select.POLLIN)
                     answer.poll(_PATIENCE * 1000)
                 self.pgconn.finish()
+            raise
+        except psycopg.OperationalError:
+            if self._farewell is not None:
+                raise self._farewell from None
             raise
 
 
@@ -266,6 +283,7 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
         )
     except psycopg.Error as error:
         raise connect_failure(conninfo, error) from error
+    connection.listen()
     try:
         if _SET_UP[kind]:
             connection.execute(_SET_UP[kind])

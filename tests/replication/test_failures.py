@@ -1,10 +1,14 @@
+import select
+from contextlib import suppress
+
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
-from pgcdc_cli.replication.session import connect, kind_of
+from pgcdc_cli.replication.session import connect, kind_of, server_failure
 
 
 @pytest.mark.parametrize(
@@ -115,6 +119,21 @@ def test_no_such_database_is_a_usage_error(server):
     with pytest.raises(PgcdcError, match='database "nowhere" does not exist') as caught:
         connect(server.uri("nowhere"))
     assert (caught.value.kind, caught.value.hint) == (ErrorKind.USAGE, "check -d")
+
+
+def test_the_error_that_ends_an_idle_session_is_told(database):
+    """libpq takes it for a notice if it reads it together with the answer to the query before."""
+    with connect(database.uri) as connection:
+        database.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+        assert select.select([connection.pgconn.socket], [], [], 10)[0]
+        with suppress(psycopg.OperationalError):
+            connection.pgconn.consume_input()
+        connection.pgconn.notifies()
+        with pytest.raises(psycopg.OperationalError) as raised:
+            connection.execute("SELECT 1")
+    failure = server_failure("read", raised.value)
+    assert failure.kind is ErrorKind.NOT_READY
+    assert failure.message == "could not read: terminating connection due to administrator command"
 
 
 def test_values_print_the_same_whatever_the_role_and_the_options_say(database):
