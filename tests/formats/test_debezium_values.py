@@ -201,6 +201,13 @@ def test_newer_modes_write_iso_or_nanoseconds_whatever_the_precision(kind, typmo
     assert tokens(kind, [text, None], typmod, time_precision_mode="nanoseconds", **newer) == [nanos, None]
 
 
+@pytest.mark.parametrize("text", ["05:24:48", "05:06:24", "23:24:24.5"])
+def test_iso_times_of_a_few_rows_are_those_of_a_column(text):
+    kind = field("time", debezium_version="3.4", time_precision_mode="isostring")
+    assert kind.to_json.each(text) == b'"%sZ"' % text.encode()
+    assert tokens("time", [text], debezium_version="3.4", time_precision_mode="isostring") == [f'"{text}Z"']
+
+
 def test_iso_text_of_a_column_that_has_only_years_bc():
     newer = {"debezium_version": "3.4", "time_precision_mode": "isostring"}
     assert tokens("timestamp", ["0044-03-15 01:02:03 BC"], **newer) == ['"-0043-03-15T01:02:03Z"']

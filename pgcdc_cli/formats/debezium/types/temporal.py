@@ -162,7 +162,7 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
         iso = usually(
             usual,
             lambda column: quoted(_in_utc(column)),
-            lambda text: token(f"{text.replace('24:', '00:', 1)}Z"),
+            lambda text: token(f"{re.sub('^24', '00', text)}Z"),
         )
         return _iso("IsoTime", iso, b'"00:00:00Z"')
     unit = _unit(mode, typmod, {"adaptive"})
