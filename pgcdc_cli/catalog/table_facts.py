@@ -29,7 +29,8 @@ from pgcdc_cli.types.pg_type import PgType, builtin
 # the columns of the primary key (unless deferrable) and of the replica identity, each with whether it may be
 # left out of the publication; all types behind those that are not built in, with an enum's labels and what
 # their send function sends; the primary key and all unique indexes; and whether a publication lists the
-# table.
+# table. Types and expressions are printed under the role's own search path, which is set for the time of the
+# query, after its names were resolved: a volatile function in FROM is always called.
 _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
@@ -79,14 +80,16 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
        EXISTS (SELECT FROM pg_publication_rel
                WHERE prrelid IN (SELECT sent.oid UNION ALL SELECT pg_partition_ancestors(sent.oid)))
 FROM json_to_recordset(%(relations)s::json)
-     AS sent (number int, oid oid, types oid[], typmods int[], unknown oid[])
+     AS sent (number int, oid oid, types oid[], typmods int[], unknown oid[]),
+     (SELECT set_config('search_path', current_setting('pgcdc.search_path'), true)) AS role
 ORDER BY sent.number
 """
 
 # pg_get_expr needs the table's OID for expressions with columns, and then locks the table as a SELECT does.
 _EXPRESSIONS = """
 SELECT a.attrelid::bigint, a.attname, pg_get_expr(adbin, adrelid)
-FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum,
+     (SELECT set_config('search_path', current_setting('pgcdc.search_path'), true)) AS role
 WHERE a.attrelid = ANY (%(tables)s::oid[]) AND a.attgenerated <> ''
 """
 _GENERATED = ""

@@ -28,8 +28,9 @@ SessionKind = Literal["fixed", "default", "physical"]
 """The purpose of a session.
 
 `fixed` is for output that is decoded: it has `SESSION_SETTINGS`. `default` formats values by the settings of
-server, database and role, and qualifies names with their schemas, as pg_recvlogical's sessions do. `physical`
-is a walsender without a database, which takes replication commands only.
+server, database and role, as pg_recvlogical's sessions do. In both, `search_path` is empty: names outside of
+`pg_catalog` need their schemas, and are printed with them. `physical` is a walsender without a database,
+which takes replication commands only.
 """
 
 SessionConnection = psycopg.Connection[tuple[object, ...]]
@@ -83,6 +84,11 @@ _TOO_MANY_PORTS = "," * 999
 _NO_TRANSACTION_TIMEOUT = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
 )
+# The role's own search path is kept in a setting of ours. Whoever may create functions or operators in one of
+# its schemas could have them called in place of the server's, with our role's rights (CVE-2018-1058).
+_KEPT_SEARCH_PATH = (
+    "SELECT pg_catalog.set_config('pgcdc.search_path', pg_catalog.current_setting('search_path'), false)"
+)
 _EMPTY_SEARCH_PATH = "SELECT pg_catalog.set_config('search_path', '', false)"
 
 
@@ -91,8 +97,8 @@ def _statements(settings: dict[str, str], *others: str) -> bytes:
 
 
 _SET_UP: dict[SessionKind, bytes] = {
-    "fixed": _statements(SESSION_SETTINGS, _NO_TRANSACTION_TIMEOUT),
-    "default": _statements(_TIMEOUTS, _NO_TRANSACTION_TIMEOUT, _EMPTY_SEARCH_PATH),
+    "fixed": _statements(SESSION_SETTINGS, _KEPT_SEARCH_PATH, _EMPTY_SEARCH_PATH, _NO_TRANSACTION_TIMEOUT),
+    "default": _statements(_TIMEOUTS, _EMPTY_SEARCH_PATH, _NO_TRANSACTION_TIMEOUT),
     "physical": b"",
 }
 

@@ -35,8 +35,8 @@ SELECT CASE WHEN pg_is_in_recovery() THEN seen + mod(mod(age('3'::xid) + 3 - see
 FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapshot (seen, epoch)
 """
 
-# The search path gets the schemas of base types that an extension made, for their operators. It keeps its
-# others, so that names are printed as in the stream. The types are asked for, since an untyped value would be
+# The search path gets the schemas of base types that an extension made, for their operators. It has no others,
+# so that names are printed as in the stream. The types are asked for, since an untyped value would be
 # read as the operator's argument: any record for a row type, a number for regclass. An index may tell rows
 # apart that are equal in the column's own collation.
 _KEY = """
@@ -47,8 +47,7 @@ WITH RECURSIVE types AS (
 )
 SELECT set_config('search_path', concat_ws(', ', 'pg_catalog',
            string_agg(DISTINCT quote_ident(n.nspname), ', ')
-               FILTER (WHERE t.typtype = 'b' AND t.typcategory <> 'A'),
-           nullif(current_setting('search_path'), '')), true),
+               FILTER (WHERE t.typtype = 'b' AND t.typcategory <> 'A')), true),
        json_agg(json_build_array(n.nspname, t.typname) ORDER BY types.n) FILTER (WHERE t.typtype <> 'd'),
        (SELECT json_object_agg(a.attname, json_build_array(cn.nspname, c.collname))
         FROM pg_index i CROSS JOIN unnest(i.indkey, i.indcollation) AS k (attnum, collation_oid)

@@ -88,7 +88,10 @@ _GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName
 
 _RIGHTS_HINT = "it needs: {}"
 _COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table chooses among tables"
-_WHERE_HINT = "check --where, which must fit every table that is read; --table chooses among them"
+_WHERE_HINT = (
+    "check --where, which must fit every table that is read, and needs the schemas of names that aren't the"
+    " system's; --table chooses among tables"
+)
 _POLICY_HINT = "let the role read all rows: ALTER ROLE {} BYPASSRLS"
 _NAME_HINT = "no statement can name it: rename it, or leave it out, with --exclude-table or --exclude-column"
 _FILTER_HINT = "change it: ALTER PUBLICATION; or leave the table out, with --exclude-table"
@@ -165,8 +168,9 @@ class SnapshotTable:
 
     def unfit(self, error: PgcdcError) -> PgcdcError:
         """Let the hint name --where if the server refuses the query with it."""
-        if self.where is not None and error.kind is ErrorKind.USAGE:
-            error.hint = _WHERE_HINT
+        of_where = isinstance(error.__cause__, errors.UndefinedObject) or error.kind is ErrorKind.USAGE
+        if self.where is not None and of_where:
+            error.kind, error.hint = ErrorKind.USAGE, _WHERE_HINT
         return error
 
     def has(self, column: TableColumn, found: ResultColumn) -> bool:

@@ -112,7 +112,7 @@ def test_a_row_that_is_cut_anywhere_is_refused():
 
 SERVED = {
     **{name: literals for name, literals in VALUES.items() if name != "numeric"},
-    "mood": ["ok", "so so"],
+    "public.mood": ["ok", "so so"],
     "numeric(4,0)": ["9999", "-9999", "0", "1", "10", "NaN"],
     "numeric(5,5)": ["0.99999", "-0.00001", "0", "0.1"],
     "numeric(38,2)": ["1", "123456789012345678901234567890123456.78"],
@@ -162,7 +162,7 @@ def test_every_value_is_that_of_the_text(session):
             assert unfit is None or (unfit == expected_unfit).all()
         if can_read([pg_type]):
             in_binary.add(name)
-    assert {"int8", "numeric(18,2)", "timestamptz", "text", "mood", "uuid"} <= in_binary
+    assert {"int8", "numeric(18,2)", "timestamptz", "text", "public.mood", "uuid"} <= in_binary
     assert not {"numeric(38,2)", "numeric(3,-2)", "interval"} & in_binary
 
 
