@@ -84,6 +84,21 @@ def test_the_older_hash_is_of_the_serialised_string(people):
     assert newer["note"] is None
 
 
+@pytest.mark.parametrize(
+    ("names", "digest"),
+    [
+        (("SHA-512/256", "sha512/256"), "b701e6b0cb8b275e23acb74f76d872e1c5a06e71fc1c77b806d9931b700069f2"),
+        (("SHA-512/224", "SHA512/224"), "ee4de5d1396d9219ce893aa993cbbfccbf70555cc3cde5d249a95669"),
+        (("SHA-256", "SHA256"), "a6832b95168dc247d8395dab2d18f2ba5b7b1d92824acba4d4b9b7c72c2740be"),
+        (("SHA-224", "SHA224"), "8da25eb340b55f784b4b219da627b7ae249dae829bfc8e2326f33a1a"),
+    ],
+)
+def test_an_algorithm_has_the_names_that_java_knows_it_by(people, names, digest):
+    for name in names:
+        found = after(people, ["k", "x", None, "7"], **{f"column.mask.hash.{name}.with.salt.s": ".*.name"})
+        assert found["name"] == digest
+
+
 def test_a_hash_is_cut_to_the_columns_length():
     short = table({"id": "varchar"}, name="short")
     short = replace(

@@ -28,7 +28,9 @@ _RULE = re.compile(
 )
 _ALGORITHMS = {
     "SHA": "sha1", "SHA1": "sha1", "SHA-1": "sha1", "SHA-224": "sha224", "SHA-256": "sha256",
-    "SHA-384": "sha384", "SHA-512": "sha512", "SHA3-224": "sha3_224", "SHA3-256": "sha3_256",
+    "SHA-384": "sha384", "SHA-512": "sha512", "SHA-512/224": "sha512_224", "SHA-512/256": "sha512_256",
+    "SHA224": "sha224", "SHA256": "sha256", "SHA384": "sha384", "SHA512": "sha512",
+    "SHA512/224": "sha512_224", "SHA512/256": "sha512_256", "SHA3-224": "sha3_224", "SHA3-256": "sha3_256",
     "SHA3-384": "sha3_384", "SHA3-512": "sha3_512", "MD5": "md5",
 }  # fmt: skip
 _JDBC_TEXT = frozenset(["bpchar", "char", "varchar", "text", "name"])
