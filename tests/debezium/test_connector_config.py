@@ -125,6 +125,20 @@ def test_what_says_nothing_about_events_is_not_warned_of(caplog):
     assert '"skip.messages.without.change" is not supported' in not_done
 
 
+def test_properties_of_kafka_connect_itself_are_known(caplog):
+    connect = {
+        "errors.tolerance": "all",
+        "topic.creation.default.partitions": "3",
+        "transaction.boundary": "poll",
+    }
+    with caplog.at_level(logging.WARNING, "pgcdc"):
+        connector_config({"topic.prefix": "s", **connect, "header.converter.schemas.enable": "false"})
+        connector_config({"topic.prefix": "s", "snapshot.select.statement.overrides.public.t": "SELECT 1"})
+    headers, statements = caplog.messages
+    assert '"header.converter.schemas.enable" is not supported' in headers
+    assert '"snapshot.select.statement.overrides.public.t" is not supported' in statements
+
+
 def test_another_converter_than_json_is_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "pgcdc"):
         connector_config(

@@ -214,6 +214,17 @@ WITHOUT_MEANING = frozenset(
         "include.schema.changes",
         "include.schema.comments",
         "heartbeat.topics.prefix",
+        # Kafka Connect's own, for any source.
+        "config.action.reload",
+        "errors.log.enable",
+        "errors.log.include.messages",
+        "errors.retry.timeout",
+        "errors.tolerance",
+        "exactly.once.support",
+        "offset.flush.timeout.ms",
+        "offsets.storage.topic",
+        "transaction.boundary",
+        "transaction.boundary.interval.ms",
         # Of 3.4.
         "advanced.metrics.enable",
         "connection.factory.class",
@@ -233,6 +244,8 @@ WITHOUT_MEANING = frozenset(
     ]
 )
 """Properties that don't affect events, or ask for what pgcdc does anyway."""
+
+_WITHOUT_MEANING = ("topic.creation.",)
 
 NOT_DONE = frozenset(
     [
@@ -294,6 +307,8 @@ _NOT_DONE = (
     "notification.",
     "openlineage.",
     "snapshot.mode.configuration.",
+    "snapshot.select.statement.overrides.",
+    "header.converter.",
     "key.converter.",
     "value.converter.",
 )
@@ -448,7 +463,7 @@ def _warn_of_converter(name: str, text: str) -> None:
 
 
 def _warn(name: str) -> None:
-    if name in WITHOUT_MEANING:
+    if name in WITHOUT_MEANING or name.startswith(_WITHOUT_MEANING):
         return
     if name in NOT_DONE or name.startswith(_NOT_DONE):
         log.warning('property "%s" is not supported: events are as without it', name)
