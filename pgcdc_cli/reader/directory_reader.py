@@ -2,6 +2,7 @@
 
 import heapq
 import io
+import logging
 import re
 import resource
 from collections import Counter
@@ -36,11 +37,15 @@ from pgcdc_cli.reader.stored_file import (
 )
 from pgcdc_cli.reader.wal2json_reader import read_changes, read_transactions
 
+log = logging.getLogger("pgcdc")
+
 StoredChange: TypeAlias = JsonLine | ArrowRow | RestoredChange | CapturedMessage
 """A change, or another message of a capture; each has `order`, `table` and `line`."""
 
 _ARROW = (MAGIC, b"\xff\xff\xff\xff")
 """First bytes of an IPC file, and of a stream ("Encapsulated message format", Arrow's "Columnar Format")."""
+
+_MOVED = '"%s" lacks its first segments, which were moved away: %d, with commits from %s to %s'
 
 _FAILURES = 10
 """Failed attempts to read a directory, during a rotation, before its state counts as an error."""
@@ -120,15 +125,20 @@ def read_directory(
 ) -> Iterator[StoredChange]:
     """Yield every change of the finished segments; with `partial`, then the open one's up to the checkpoint.
 
-    Changes that `progress` counts are skipped; those yielded are added to it. Memory holds a line, or a batch
-    of Arrow rows, per file of a segment. Raises PgcdcError (CHECKPOINT) for anything that isn't as written.
+    Changes that `progress` counts are skipped; those yielded are added to it. The oldest segments may have
+    been moved away, which causes a warning. Memory holds a line, or a batch of Arrow rows, per file of a
+    segment. Raises PgcdcError (CHECKPOINT) for anything that isn't as written.
     """
     progress = progress or _Progress()
     checkpoint, segments = _state(directory)
-    for segment in segments:
-        if segment.segment > progress.segment:
-            yield from _merge(_finished(directory, segment), tables, progress.changes)
-            progress.segment, progress.changes = segment.segment, Counter()
+    unread = [segment for segment in segments if segment.segment > progress.segment]
+    left = _after_moved(directory, unread)
+    if moved := unread[: len(unread) - len(left)]:
+        progress.segment, progress.changes = moved[-1].segment, Counter()
+        log.warning(_MOVED, directory, len(moved), moved[0].first_commit_lsn, moved[-1].last_commit_lsn)
+    for segment in left:
+        yield from _merge(_finished(directory, segment), tables, progress.changes)
+        progress.segment, progress.changes = segment.segment, Counter()
     if partial:
         yield from _merge(_unfinished(directory, checkpoint, segments), tables, progress.changes)
 
@@ -162,10 +172,10 @@ def verify_directory(directory: Path) -> Verified:
     Raises what `read_directory` raises, but for damaged files.
     """
     checkpoint, segments = _state(directory)
-    finished = [_finished(directory, segment) for segment in segments]
-    left = list(dropwhile(_is_moved, finished))
-    found = verify_files([*chain.from_iterable(left), *_unfinished(directory, checkpoint, segments)])
-    return found._replace(moved=len(finished) - len(left))
+    left = _after_moved(directory, segments)
+    finished = (_finished(directory, segment) for segment in left)
+    found = verify_files([*chain.from_iterable(finished), *_unfinished(directory, checkpoint, segments)])
+    return found._replace(moved=len(segments) - len(left))
 
 
 def verify_files(files: Sequence[StoredFile]) -> Verified:
@@ -175,8 +185,13 @@ def verify_files(files: Sequence[StoredFile]) -> Verified:
     return Verified(len(files), sum(sizes), damages)
 
 
-def _is_moved(segment: list[StoredFile]) -> bool:
-    return not any(Path(file.path).exists() for file in segment)
+def _after_moved(directory: Path, segments: list[manifest.Segment]) -> list[manifest.Segment]:
+    """Leave out the first segments if none of their files is left."""
+
+    def is_moved(segment: manifest.Segment) -> bool:
+        return not any((directory / file.path).exists() for file in segment.files)
+
+    return list(dropwhile(is_moved, segments))
 
 
 def _damage(file: StoredFile) -> PgcdcError | None:

@@ -35,10 +35,10 @@ SELECT CASE WHEN pg_is_in_recovery() THEN seen + mod(mod(age('3'::xid) + 3 - see
 FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapshot (seen, epoch)
 """
 
-# The search path gets the schemas of base types that an extension made, for their operators. It has no others,
-# so that names are printed as in the stream. The types are asked for, since an untyped value would be
-# read as the operator's argument: any record for a row type, a number for regclass. An index may tell rows
-# apart that are equal in the column's own collation.
+# The search path gets the schemas of base types that an extension made, for their operators, and no others,
+# so that names are printed as in the stream. The types are asked for, since an untyped value would be read
+# as the operator's argument: any record for a row type, a number for regclass. An index may tell rows apart
+# that are equal in the column's own collation.
 _KEY = """
 WITH RECURSIVE types AS (
     SELECT k.n, a.atttypid AS oid FROM unnest(%(key)s::text[]) WITH ORDINALITY AS k (name, n)

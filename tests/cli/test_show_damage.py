@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -78,6 +79,27 @@ def test_a_schema_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monk
         ErrorKind.OUTPUT,
         f'could not read "{schema}": Permission denied',
     )
+
+
+def test_the_oldest_segments_may_be_gone(stream, pgcdc, tmp_path):
+    """They are large, and copied elsewhere; what is left can be read all the same."""
+    stream("-D", "d", "--rotate-size", "1kB")
+    lines = (tmp_path / "d" / "manifest.jsonl").read_text().splitlines()
+    segments = [json.loads(line) for line in lines]
+    whole = show(pgcdc, "d").splitlines()
+    for segment in segments[:2]:
+        for file in segment["files"]:
+            (tmp_path / "d" / file["path"]).unlink()
+    gone = sum(file["rows"] for segment in segments[:2] for file in segment["files"])
+    ran = pgcdc("show", "d")
+    assert (ran.status, ran.out.splitlines()) == (0, whole[gone:])
+    first, last = segments[0]["first_commit_lsn"], segments[1]["last_commit_lsn"]
+    assert ran.err == (
+        'pgcdc: warning: "d" lacks its first segments, which were moved away: 2, '
+        f"with commits from {first} to {last}\n"
+    )
+    (tmp_path / "d" / segments[3]["files"][0]["path"]).unlink()
+    assert pgcdc("show", "d").status == 10
 
 
 def test_a_missing_file_is_found(directory, pgcdc):
