@@ -239,6 +239,8 @@ def test_hup_without_a_move_goes_on_in_the_same_file(tmp_path):
     sink = started(tmp_path / "out")
     sink.write(feed().whole(*TXS[:2]))
     sink.reopen()
+    sink.tick()
+    assert sink.durable_lsn == TXS[1].end_lsn
     sink.write(feed().whole(*TXS[2:]))
     sink.close()
     assert lines(tmp_path / "out") == expected(TXS)
