@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from show_tools import show
 
+from pgcdc_cli.directory.checkpoint import PendingRotation, decode, encode
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow import END_OF_STREAM
 from pgcdc_cli.reader.stored_file import read_schema
@@ -100,6 +102,19 @@ def test_the_oldest_segments_may_be_gone(stream, pgcdc, tmp_path):
     )
     (tmp_path / "d" / segments[3]["files"][0]["path"]).unlink()
     assert pgcdc("show", "d").status == 10
+
+
+def test_a_segment_that_is_being_finished_is_not_missed(stream, pgcdc, tmp_path):
+    """Its files have their names before it is in the manifest, and the checkpoint says so before that."""
+    stream("-D", "d", "--rotate-size", "1kB")
+    manifest, saved = tmp_path / "d" / "manifest.jsonl", tmp_path / "d" / "checkpoint.json"
+    whole = show(pgcdc, "d").splitlines()
+    *before, last = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(b"".join(before))
+    rows = sum(file["rows"] for file in json.loads(last)["files"])
+    pending = PendingRotation(last.decode(), (), len(b"".join(before)))
+    saved.write_bytes(encode(replace(decode(saved.read_bytes()), pending=pending)))
+    assert show(pgcdc, "d").splitlines() == whole[:-rows]
 
 
 def test_a_missing_file_is_found(directory, pgcdc):
