@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -227,7 +227,7 @@ def show(  # noqa: PLR0913 - a command's options
     _check_reading(paths, follow=follow, stat=stat, limit=limit, tail=tail)
     shown = _Shown(paths, tables or [], wanted)
     changes = shown.follow(tail) if follow else shown.read(partial=partial)
-    chosen = _first(changes, limit) if follow or tail is None else iter(_Last(tail).added(changes))
+    chosen = _first(changes, limit) if follow or tail is None else iter(_last(changes, tail))
     lines = (
         _statistics(chosen, shown.empty_tables() if wanted == ChangeFilter() else set(), json=json)
         if stat
@@ -277,26 +277,23 @@ class _Shown:
         """Read a directory forever, beginning with the last `tail` changes that are there, or all."""
         from pgcdc_cli.reader.directory_reader import follow_directory
 
-        newest = None if tail is None else _Last(tail)
-        for change in follow_directory(self._paths[0], self._tables):
+        found = follow_directory(self._paths[0], self._tables)
+        if tail is not None:
+            yield from _last(filter(self._wants, iter(found.__next__, None)), tail)
+        for change in found:
             if change is None:
-                yield from newest or ()
-                newest = None
                 flush()
                 time.sleep(_LOOK)
             elif self._wants(change):
-                if newest is None:
-                    yield change
-                else:
-                    newest.add(change)
+                yield change
 
     def _wants(self, change: "StoredChange") -> bool:
         self._seen.add(change.table)
         if self._unseen_columns:
             self._unseen_columns = {name for name in self._unseen_columns if not _has(change, name)}
         wanted = self._wanted.wants(change.line)
-        self._found = self._found or wanted or self._wanted.at is None
-        self._unsure = self._unsure or (not self._found and self._wanted.is_unsure(change.line))
+        self._found = self._found or wanted
+        self._unsure = self._unsure or (change.table != "" and self._wanted.is_unsure(change.line))
         return wanted
 
     def empty_tables(self) -> set[str]:
@@ -336,29 +333,16 @@ def _first(changes: Iterator["StoredChange"], limit: int | None) -> Iterator["St
             left -= 1
 
 
-class _Last:
-    """The last `number` changes that were added, and what came after the first of them."""
-
-    def __init__(self, number: int) -> None:
-        self._left = number
-        self._kept: deque[StoredChange] = deque()
-
-    def __iter__(self) -> Iterator["StoredChange"]:
-        return iter(self._kept)
-
-    def add(self, change: "StoredChange") -> None:
-        """Keep a change, instead of the first one if there are too many."""
-        self._kept.append(change)
-        if change.table:
-            self._left -= 1
-        while self._kept and (self._left < 0 or not self._kept[0].table):
-            self._left += bool(self._kept.popleft().table)
-
-    def added(self, changes: Iterable["StoredChange"]) -> Self:
-        """Add changes; return this object."""
-        for change in changes:
-            self.add(change)
-        return self
+def _last(changes: Iterable["StoredChange"], number: int) -> Iterable["StoredChange"]:
+    """Return the last `number` changes, counted as in `_first`, and what came after the first of them."""
+    kept: deque[StoredChange] = deque()
+    count = 0
+    for change in changes:
+        kept.append(change)
+        count += bool(change.table)
+        while kept and (count > number or not kept[0].table):
+            count -= bool(kept.popleft().table)
+    return kept
 
 
 def _write(lines: Iterable[str]) -> None:

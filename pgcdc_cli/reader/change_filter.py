@@ -46,9 +46,11 @@ class ChangeFilter:
             raise unfit_line(line, error) from error
 
     def is_unsure(self, line: str) -> bool:
-        """Whether a change's LSN, or its commit's, isn't known, so that either may be `at`."""
+        """Whether a change's LSN, or its commit's, isn't known, so that it may be `at`."""
+        if self.at is None:
+            return False
         change = parse_line(line)
-        return change.get("op", "B") not in "BC" and None in (change.get("lsn"), change.get("commit_lsn"))
+        return None in (change.get("lsn"), change.get("commit_lsn"))
 
     def lacks_position(self) -> PgcdcError:
         """Return the error for `at` if it is none of the LSNs that are known, and some are not."""
