@@ -279,7 +279,7 @@ def test_a_slot_is_created_streamed_and_dropped(node, whose):
 def test_a_slot_can_be_created_and_streamed_at_once(node, tmp_path):
     slot, out = new_slot_name(), tmp_path / "out"
     with node.following(slot, "--create-slot", "-P", node.plugin, "-f", out) as process:
-        wait_until(lambda: node.slot(slot, "active"))
+        wait_until(lambda: node.slot(slot, "confirmed_flush_lsn"))
         node.insert(1, 2)
         wait_until(lambda: marks_in(out) == [1, 2])
         process.terminate()
