@@ -110,6 +110,23 @@ class Group(TyperGroup):
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: ClickContext, args: list[str]
+    ) -> tuple[str | None, ClickCommand | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            vars(error).setdefault("possibilities", self._resembling(args[0]))
+            raise
+
+    def _resembling(self, word: str) -> list[str]:
+        """List what may be meant by a word that is no command: a part of a name, or a member's name."""
+        groups = [(name, getattr(command, "commands", {})) for name, command in self.commands.items()]
+        begun = [name for name in self.commands if name.startswith(word)]
+        members = [f"{name} {word}" for name, group in groups if word in group]
+        only = next((found for found in (begun, members) if len(found) == 1), None)
+        return only or nearest(word, list(self.commands), 1)
+
     def get_help_option(self, ctx: ClickContext) -> ClickParameter:
         return _printing_help(super().get_help_option(ctx))
 
@@ -186,6 +203,8 @@ def new_app(*, summary: str | None = None, epilog: str | None = None) -> typer.T
     """Make a Typer application without Rich (slow to import), with `-?` for help, since -h is the host."""
     return typer.Typer(
         cls=Group,
+        # The group does it itself.
+        suggest_commands=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,

@@ -212,7 +212,7 @@ def _complaint(error: ClickError) -> str:
 
 
 def _meant(error: ClickError) -> str:
-    """Suggest an option that resembles an unknown one; for commands Typer does that itself."""
+    """Suggest an option or command that resembles an unknown one."""
     nearest = next(iter(getattr(error, "possibilities", None) or ()), None)
     return "" if nearest is None else f'. Did you mean "{nearest}"?'
 

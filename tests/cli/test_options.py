@@ -132,6 +132,10 @@ def test_control_characters_are_shown_not_obeyed():
         (["slot", "show"], "NAME is missing", "slot show"),
         (["slto"], 'no such command "slto". Did you mean "slot"?', ""),
         (["slot", "lst"], 'no such command "lst". Did you mean "list"?', "slot"),
+        (["pub"], 'no such command "pub". Did you mean "publication"?', ""),
+        (["peek"], 'no such command "peek". Did you mean "slot peek"?', ""),
+        (["s"], 'no such command "s"', ""),
+        (["list"], 'no such command "list"', ""),
         (["--nope"], "no such option: --nope", ""),
         (["slot", "list", "--jsno"], 'no such option: --jsno. Did you mean "--json"?', "slot list"),
         (
