@@ -36,6 +36,9 @@ _KINDS = {
     "--add-schema": "schemas",
     "--drop-schema": "schemas",
 }
+_WORDS = {"LSN|now": ("now",), "OP": ("I", "U", "D", "T", "M", "R")}
+"""Values to offer for a placeholder that stands for more than a fixed choice."""
+
 _NEW = {"pgcdc slot create", "pgcdc publication create"}
 _OF_DIRECTORIES = {"pgcdc show", "pgcdc spark-submit"}
 
@@ -92,7 +95,7 @@ def _node(path: Sequence[str], command: ClickCommand) -> Node:
 def _option(command: str, parameter: ClickParameter) -> Option:
     value = value_name(parameter)
     names = (*parameter.opts, *parameter.secondary_opts)
-    words = tuple(choices(parameter)) if value else None
+    words = _WORDS.get(value, tuple(choices(parameter))) if value else None
     asked = next((_KINDS[name] for name in names if name in _KINDS), "")
     if asked == "tables" and command in _OF_DIRECTORIES:
         asked = "stored"

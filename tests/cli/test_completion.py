@@ -92,6 +92,8 @@ def test_a_shell_completes_the_values_of_an_option(shell, tmp_path):
     assert complete(shell, ["pgcdc", "demo", "--format", ""], tmp_path) == {"jsonl", "arrow"}
     assert complete(shell, ["pgcdc", "--debug", "demo", "--format", ""], tmp_path) == {"jsonl", "arrow"}
     assert complete(shell, ["pgcdc", "slot", "create", "--plugin", ""], tmp_path) == set()
+    assert complete(shell, ["pgcdc", "show", "--op", ""], tmp_path) == set("IUDTMR")
+    assert complete(shell, ["pgcdc", "stream", "--endpos", ""], tmp_path) == {"now"}
 
 
 def test_bash_completes_what_is_begun(tmp_path):
