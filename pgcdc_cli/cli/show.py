@@ -61,8 +61,10 @@ def moment(text: str) -> Lsn | datetime:
         read = datetime.fromisoformat(text)
         return read if read.tzinfo else read.replace(tzinfo=UTC)
     if text[:1].isdigit() and text[-1:].isalpha():
-        with suppress(OverflowError):
+        try:
             return datetime.now(UTC) - timedelta(seconds=duration(text))
+        except OverflowError as error:
+            raise usage_error(f'"{text}" ago is before the year 1') from error
     raise usage_error(
         f'"{text}" is neither an LSN, such as 0/1A2B3C8, nor a time in ISO form, nor how long ago, such as 2h'
     )
