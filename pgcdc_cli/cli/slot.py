@@ -60,8 +60,10 @@ def create(  # noqa: PLR0913 - a command's options
     Prints its name and its consistent point: every transaction that commits after it will be streamed. Create
     the publication first: it must exist at every point of the WAL that the slot reads.
     """
+    from pgcdc_cli.replication.commands import check_slot_name
     from pgcdc_cli.replication.connection import ReplicationConnection
 
+    check_slot_name(name)
     exists = (
         f"if it will do: --if-not-exists; else choose another name, or drop it first: pgcdc slot drop {name}"
     )
@@ -276,7 +278,9 @@ def copy(
     Prints its name and position. The server does not copy two-phase and failover.
     """
     from pgcdc_cli.catalog import Catalog
+    from pgcdc_cli.replication.commands import check_slot_name
 
+    check_slot_name(new)
     wrong_name = {
         ErrorKind.SLOT_EXISTS: "choose another name: pgcdc slot list shows those that exist",
         ErrorKind.SLOT_MISSING: "see which exist with: pgcdc slot list",

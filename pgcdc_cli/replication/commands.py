@@ -26,6 +26,9 @@ _TWO_PHASE_PROTOCOL = 3
 _BINARY_SINCE = _MESSAGES_SINCE = 14
 _ORIGIN_SINCE = 16
 
+SLOT_NAME_HINT = "a slot's name has lower case letters, digits and underscores, 63 at most"
+
+_SLOT_NAME = re.compile("[a-z0-9_]{1,63}")
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",\s]+))\s*(?:,|$)')
 
 
@@ -158,3 +161,10 @@ def _checked(text: str) -> str:
     if "\0" in text:
         raise PgcdcError(ErrorKind.USAGE, f"could not use {text!r}: it has a zero byte")
     return text
+
+
+def check_slot_name(name: str) -> None:
+    """Raise USAGE for an invalid slot name: the server would refuse it only later, or truncate it."""
+    if not _SLOT_NAME.fullmatch(name):
+        message = f'could not create slot "{name}": that is not a valid name for a slot'
+        raise PgcdcError(ErrorKind.USAGE, message, hint=SLOT_NAME_HINT)

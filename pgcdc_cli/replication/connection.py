@@ -227,7 +227,8 @@ class ReplicationConnection:
             with self._waiting():
                 row = self._row(command, f'create slot "{name}"', _CREATE)
         except PgcdcError as error:
-            if isinstance(error.__cause__, psycopg.errors.UndefinedFile):
+            # A plugin's name with a quote is a syntax error.
+            if isinstance(error.__cause__, psycopg.errors.UndefinedFile | psycopg.errors.SyntaxError):
                 error.hint = _NO_PLUGIN
             raise
         return row[0], Lsn.parse(row[1])

@@ -21,6 +21,7 @@ from psycopg.pq import Conninfo, PGconn, Ping, TransactionStatus
 from psycopg.rows import Row
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask, nearest
+from pgcdc_cli.replication.commands import SLOT_NAME_HINT
 from pgcdc_cli.replication.refusal import ACCEPTED, sqlstate_of_refusal
 from pgcdc_cli.types.database_text import DatabaseText
 
@@ -149,7 +150,6 @@ _CLASSES = {
     "42": ErrorKind.USAGE,
     "P0": ErrorKind.USAGE,
 }
-SLOT_NAME_HINT = "a slot's name has lower case letters, digits and underscores, 63 at most"
 _HINTS = {
     **dict.fromkeys(INVALID_TEXT, _INVALID_NAME),
     "3D000": "check -d",

@@ -5,7 +5,6 @@ promoted.
 """
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,14 +17,12 @@ from pgcdc_cli.changes.selection import PATTERN_HINT, Selection
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.commands import check_slot_name
 from pgcdc_cli.replication.connection import SYNCED_HINT, ReplicationConnection, SystemIdentity
-from pgcdc_cli.replication.session import SLOT_NAME_HINT
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.settings import Signals, StreamSettings
 
 log = logging.getLogger("pgcdc")
-
-_SLOT_NAME = re.compile("[a-z0-9_]{1,63}")
 
 _OLDER_SERVER = (
     "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
@@ -168,7 +165,7 @@ class RunStart:
             check_begun(checkpoint, slot)
             return False
         if slot is None:
-            _check_slot_name(settings.slot)
+            check_slot_name(settings.slot)
             return True
         if checkpoint is not None and checkpoint.creating and slot.confirmed_flush_lsn == checkpoint.creating:
             connection.drop_slot(settings.slot)
@@ -190,7 +187,7 @@ class RunStart:
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=hint)
         self._check_publications()
-        _check_slot_name(name)
+        check_slot_name(name)
         try:
             with self._signals.interruptible():
                 connection.create_slot(name, two_phase=self._settings.protocol.two_phase)
@@ -279,13 +276,6 @@ class RunStart:
         if wanted < position:
             log.warning("could not start at %s: the slot is already at %s", wanted, position)
         return max(wanted, position)
-
-
-def _check_slot_name(name: str) -> None:
-    """Raise USAGE for an invalid slot name: the server would refuse it only later, or truncate it."""
-    if not _SLOT_NAME.fullmatch(name):
-        message = f'could not create slot "{name}": that is not a valid name for a slot'
-        raise PgcdcError(ErrorKind.USAGE, message, hint=SLOT_NAME_HINT)
 
 
 def check_begun(checkpoint: Checkpoint, slot: Slot | None) -> None:

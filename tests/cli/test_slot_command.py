@@ -343,17 +343,21 @@ def test_no_right_to_connect_names_the_grant(database, pgcdc, role):
     database.execute(f"REVOKE CONNECT ON DATABASE {database.name} FROM {role}")
 
 
-def test_a_plugin_that_the_server_does_not_have(database, pgcdc, name):
-    ran = pgcdc("slot", "create", name, "-d", database.uri, "--plugin", "no_such_plugin")
+@pytest.mark.parametrize("plugin", ["no_such_plugin", 'te"st'])
+def test_a_plugin_that_the_server_does_not_have(database, pgcdc, name, plugin):
+    ran = pgcdc("slot", "create", name, "-d", database.uri, "--plugin", plugin)
     assert (ran.status, exists(database, name)) == (2, False)
     assert ran.err.splitlines()[1].startswith("hint: check the plugin's name, or install it on the server; ")
 
 
-def test_a_name_that_no_slot_may_have(database, refused):
+@pytest.mark.parametrize("name", ["a-b", 'a"b', "a" * 64])
+@pytest.mark.parametrize("how", [("create",), ("copy", "old")])
+def test_a_name_that_no_slot_may_have(database, refused, how, name):
+    """The server would truncate one that is too long."""
     refused(
-        *("slot", "create", "a-b", "-d", database.uri),
+        *("slot", *how, name, "-d", database.uri),
         status=2,
-        error='could not create slot "a-b": replication slot name "a-b" contains invalid character',
+        error=f'could not create slot "{name}": that is not a valid name for a slot',
         hint="a slot's name has lower case letters, digits and underscores, 63 at most",
     )
 
