@@ -6,6 +6,7 @@ tells a server that refuses us from one that isn't there or isn't ready.
 """
 
 import json
+import os
 import re
 import select
 from collections.abc import Mapping
@@ -388,7 +389,9 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
     """Make the error for a connection that failed."""
     if isinstance(error, psycopg.ProgrammingError):
         return conninfo_failure(conninfo, error)
-    text = _one_line(_FAILED.sub("", str(error), count=1))
+    # psycopg doesn't name a host that comes from the environment.
+    said = str(error).replace("resolve host None", f"resolve host {os.environ.get('PGHOST')!r}")
+    text = _one_line(_FAILED.sub("", said, count=1))
     kind, hint = _refusal(conninfo, text)
     text = "; ".join([*_unresolved(conninfo, str(error)), _of_several_hosts(str(error)) or text])
     hint = _connect_grant(text, error) or hint

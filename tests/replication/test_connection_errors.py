@@ -145,6 +145,14 @@ def test_a_host_whose_name_could_not_be_resolved_is_named_too(hosts, others):
     assert error.message.startswith(f"could not connect to the server: {unknown}{others}")
 
 
+def test_a_host_of_the_environment_is_named(monkeypatch):
+    monkeypatch.setenv("PGHOST", "unknown.invalid")
+    error = refused("port=1 user=u dbname=d")
+    assert error.message.startswith(
+        "could not connect to the server: failed to resolve host 'unknown.invalid': "
+    )
+
+
 def test_an_address_stands_for_a_host_without_a_name():
     error = refused("hostaddr=127.0.0.1,127.0.0.2 port=1 user=u dbname=d")
     reasons = (f'"127.0.0.{n}", port 1: Connection refused' for n in (1, 2))
