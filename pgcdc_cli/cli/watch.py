@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import sys
 import termios
 import time
@@ -9,6 +10,7 @@ import tty
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, NamedTuple
 
@@ -20,6 +22,9 @@ from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
 
 _BARS = "▁▂▃▄▅▆▇█"
+_LOOK = 0.2
+"""Seconds between two looks at the size of the terminal."""
+
 _REMEMBERED = 60
 """Views whose numbers are remembered, for rates and sparklines."""
 
@@ -42,12 +47,12 @@ def repeat(interval: float, view: Callable[[], Iterable[str]]) -> None:
     It ends once q is pressed on the terminal. While the server can't be reached the view is its error; the
     server is asked again each time.
     """
-    lines = list(view())
+    size, lines = shutil.get_terminal_size(), list(view())
     in_place = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     with _terminal() if in_place else nullcontext(_print) as show, _keys(in_place) as is_over:
         show(lines)
-        while not is_over(interval):
-            lines = _or_error(view)
+        while not is_over(interval, size):
+            size, lines = shutil.get_terminal_size(), _or_error(view)
             show(lines)
 
 
@@ -67,8 +72,11 @@ def _terminal() -> Iterator[Callable[[Iterable[str]], None]]:
 
 
 @contextmanager
-def _keys(wanted: bool) -> Iterator[Callable[[float], bool]]:
-    """Yield a function that waits for so many seconds, and returns whether q was pressed meanwhile."""
+def _keys(wanted: bool) -> Iterator[Callable[[float, os.terminal_size], bool]]:
+    """Yield a function that waits for so many seconds, and returns whether q was pressed meanwhile.
+
+    It waits no longer once the terminal's size is another one: the view has to be drawn for that.
+    """
     keyboard = sys.stdin.fileno() if wanted and sys.stdin.isatty() else None
     # A job in the background that changes its terminal is stopped.
     if keyboard is None or os.tcgetpgrp(keyboard) != os.getpgrp():
@@ -77,24 +85,25 @@ def _keys(wanted: bool) -> Iterator[Callable[[float], bool]]:
     before = termios.tcgetattr(keyboard)
     tty.setcbreak(keyboard)
     try:
-        yield lambda interval: _pressed(keyboard, interval)
+        yield partial(_pressed, keyboard)
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
-def _sleep(interval: float) -> bool:
+def _sleep(interval: float, _size: os.terminal_size) -> bool:
     time.sleep(interval)
     return False
 
 
-def _pressed(keyboard: int, interval: float) -> bool:
+def _pressed(keyboard: int, interval: float, size: os.terminal_size) -> bool:
     until = time.monotonic() + interval
-    while select.select([keyboard], [], [], max(until - time.monotonic(), 0))[0]:
-        keys = os.read(keyboard, 1024)
-        if b"q" in keys:
-            return True
-        if not keys:
-            return _sleep(max(until - time.monotonic(), 0))
+    while (left := until - time.monotonic()) > 0 and shutil.get_terminal_size() == size:
+        if select.select([keyboard], [], [], min(left, _LOOK))[0]:
+            keys = os.read(keyboard, 1024)
+            if b"q" in keys:
+                return True
+            if not keys:
+                return _sleep(left, size)
     return False
 
 

@@ -120,6 +120,24 @@ def test_q_ends_it_and_leaves_the_terminal_as_it_was(shop):
     assert b"^[[A" not in shown
 
 
+def test_it_is_drawn_again_when_the_terminal_gets_another_size(shop):
+    line = [*PGCDC, "slot", "list", "-d", shop.uri, "--watch", "--interval", "600s"]
+    pid, controller = pty.fork()
+    if not pid:
+        os.execvpe(line[0], line, {**os.environ, "TERM": "xterm"})
+    termios.tcsetwinsize(controller, (24, 200))
+    shown = b""
+    while b"LOST" not in shown:
+        shown += os.read(controller, 1 << 16)
+    termios.tcsetwinsize(controller, (24, 60))
+    narrower = b""
+    while b"WAL" not in narrower:
+        narrower += os.read(controller, 1 << 16)
+    assert b"LOST" not in narrower
+    os.write(controller, b"q")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def test_in_the_background_it_leaves_the_keyboard_alone(shop):
     """A shell's job that changes its terminal there is stopped."""
     slots = shlex.join([*PGCDC, "slot", "list", "-d", shop.uri, "--watch", "--interval", "0.2s"])
