@@ -105,9 +105,12 @@ class RetryPolicy:
 
         A server that reports that it is starting up or shutting down is there. A service that is started
         together with it, at boot or in a failover, waits for it as after a lost connection. So does one whose
-        slot is in use: the server may not have noticed yet that the last reader is gone.
+        slot is in use: the server may not have noticed yet that the last reader is gone. A query that failed
+        in a session, as one that a standby cancels, was answered, too.
         """
-        if error.kind in {ErrorKind.NOT_READY, ErrorKind.SLOT_ACTIVE}:
+        # libpq gives no SQLSTATE to a refused connection: only a session has errors with one.
+        refused_in_session = getattr(error.__cause__, "sqlstate", None) is not None
+        if error.kind in {ErrorKind.NOT_READY, ErrorKind.SLOT_ACTIVE} or refused_in_session:
             self.server_answers()
         self._attempts += 1
         now = time.monotonic()

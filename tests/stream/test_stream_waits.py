@@ -93,6 +93,26 @@ def test_a_server_that_answers_but_has_no_connection_for_more_is_waited_for(data
     database18.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+def test_a_query_that_is_cancelled_before_the_stream_begins_is_asked_again(restarting, tmp_path, follow):
+    """As a standby does that replays a conflicting change: whoever answers so is there."""
+    cancelled = set()
+    cancel = """
+        SELECT pid, pg_cancel_backend(pid) FROM pg_stat_activity JOIN pg_locks USING (pid)
+        WHERE NOT granted AND relation = 'pg_publication'::regclass
+    """
+    with psycopg.connect(restarting.uri()) as holder, psycopg.connect(restarting.uri()) as admin:
+        admin.autocommit = True
+        holder.execute("LOCK TABLE pg_publication")
+        following = follow(restarting.uri(), "s", tmp_path / "out")
+        while len(cancelled) <= FIRST_ATTEMPTS and following.process.poll() is None:
+            cancelled.update(pid for pid, _ in admin.execute(cancel))
+    wait_until(lambda: following.rows() == [1] or following.process.poll() is not None)
+    assert following.process.poll() is None
+    status, errors = following.stop()
+    assert status == 0, errors
+    assert "canceling statement" in errors
+
+
 def test_a_smart_shutdown_does_not_wait_for_a_stream(restarting, tmp_path, follow):
     """It waits for sessions, such as the one that asked for the table's key, but not for walsenders."""
     following = follow(restarting.uri(), "s", tmp_path / "out")
