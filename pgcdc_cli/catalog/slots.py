@@ -42,14 +42,20 @@ class Slot:
     confirmed_flush_lsn: Lsn | None
     wal_status: str | None
     invalidation_reason: str | None
+    conflicting: bool | None
     retained_bytes: int | None
     lag_bytes: int | None
     safe_wal_bytes: int | None
 
     @property
     def lost(self) -> str | None:
-        """Why the server invalidated the slot; None if it didn't. PostgreSQL 16 only tells of lost WAL."""
-        return self.invalidation_reason or ("wal_removed" if self.wal_status == "lost" else None)
+        """Why the server invalidated the slot; None if it didn't.
+
+        PostgreSQL 16 has no reasons, but tells a standby's conflict with recovery from lost WAL.
+        """
+        if self.wal_status != "lost":
+            return self.invalidation_reason
+        return self.invalidation_reason or ("conflicting" if self.conflicting else "wal_removed")
 
 
 def read_slots(session: Session, name: str | None) -> list[Slot]:
@@ -94,6 +100,7 @@ def _slot(view: dict[str, object], retained: int | None, lag: int | None, in_rec
         confirmed_flush_lsn=_lsn(view, "confirmed_flush_lsn"),
         wal_status=_text(view, "wal_status"),
         invalidation_reason=_text(view, "invalidation_reason"),
+        conflicting=_flag(view, "conflicting"),
         retained_bytes=retained,
         lag_bytes=lag,
         safe_wal_bytes=_number(view, "safe_wal_size"),

@@ -50,6 +50,8 @@ _STANDBY_WAITS = (
     " SELECT pg_log_standby_snapshot()"
 )
 
+_STANDBY_WAL_LEVEL = "set wal_level = logical in postgresql.conf, here and on the primary, and restart both"
+
 _DROP = {"55000": ErrorKind.USAGE}
 """Errors of dropping or altering a slot: a standby synchronizes it from the primary."""
 
@@ -224,8 +226,7 @@ class ReplicationConnection:
         flags = [flag for flag, on in wanted.items() if on]
         command = commands.create_slot(name, plugin, flags, temporary=temporary)
         try:
-            with self._waiting():
-                row = self._row(command, f'create slot "{name}"', _CREATE)
+            row = self._create(command, f'create slot "{name}"')
         except PgcdcError as error:
             # A plugin's name with a quote is a syntax error.
             if isinstance(error.__cause__, psycopg.errors.UndefinedFile | psycopg.errors.SyntaxError):
@@ -239,9 +240,17 @@ class ReplicationConnection:
         The snapshot can be imported until this connection runs another command.
         """
         command = commands.create_slot(name, "pgoutput", [], temporary=True, export=True)
-        with self._waiting():
-            row = self._row(command, "export a snapshot", _CREATE)
+        row = self._create(command, "export a snapshot")
         return Lsn.parse(row[1]), row[2]
+
+    def _create(self, command: str, doing: str) -> tuple[Any, ...]:
+        try:
+            with self._waiting():
+                return self._row(command, doing, _CREATE)
+        except PgcdcError as error:
+            if self.in_recovery and isinstance(error.__cause__, psycopg.errors.ObjectNotInPrerequisiteState):
+                error.hint = _STANDBY_WAL_LEVEL
+            raise
 
     def cancel(self) -> None:
         """End a command that runs in another thread."""

@@ -130,6 +130,45 @@ def test_a_run_that_is_to_end_while_a_batch_comes_ends_as_at_any_other_time(pair
     assert numbers(path.read_text()) == [1, 2]
 
 
+def catalog_rows_removed(there) -> None:
+    """Remove rows of the catalogs that no session of the primary sees any more."""
+    there.execute("CREATE TABLE gone ()")
+    there.execute("DROP TABLE gone")
+    there.execute("VACUUM pg_class")
+    flush_log(there)
+
+
+@pytest.mark.parametrize(
+    ("pair", "reasons"),
+    [(16, ["conflicting"] * 2), (18, ["rows_removed", "wal_level_insufficient"])],
+    ids=["pg16", "pg18"],
+    indirect=["pair"],
+)
+def test_a_slot_that_conflicts_with_what_the_standby_replays(pair, reasons, tmp_path, follow):
+    """What came before is there, and the reason isn't called lost WAL."""
+    primary, follower = pair
+    for number, reason in enumerate(reasons):
+        make_own_slot(primary, follower)
+        following = follow(follower.uri(), "s", tmp_path / f"rows{number}", "-F", "0.1")
+        with connect(primary) as there:
+            insert(there, number, number)
+            wait_until(lambda: following.rows() == [number])  # noqa: B023
+            if number:
+                there.execute("ALTER SYSTEM SET wal_level = replica")
+                primary.pg_ctl("restart")
+            else:
+                catalog_rows_removed(there)
+        status, errors = following.wait()
+        assert (status, following.rows()) == (6, [number]), errors
+        assert errors.splitlines()[-2].endswith(f'could not stream slot "s": invalidated ({reason})')
+        with connect(follower) as here:
+            here.execute("SELECT pg_drop_replication_slot('s')")
+    run = stream(follower.uri(), "s", "-f", str(tmp_path / "new"), *NOW, "--create-slot")
+    assert run.returncode == 2
+    hint = "set wal_level = logical in postgresql.conf, here and on the primary, and restart both"
+    assert run.stderr.endswith(f"\nhint: {hint}\n")
+
+
 def lines_in(folder) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in folder.glob("*"))
 
