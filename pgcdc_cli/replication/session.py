@@ -49,6 +49,8 @@ SESSION_SETTINGS = {
     "IntervalStyle": "postgres",
     "extra_float_digits": "3",
     "bytea_output": "hex",
+    "quote_all_identifiers": "off",
+    "array_nulls": "on",
     "standard_conforming_strings": "on",
     "client_min_messages": "warning",
     "jit": "off",
@@ -108,7 +110,7 @@ UNDEFINED_OBJECT = "42704"
 INVALID_TEXT = ("22021", "22P05")
 """A character is invalid, or has no equivalent in the client's encoding."""
 NOT_IN_PREREQUISITE_STATE = "55000"
-DISK_FULL, OUT_OF_MEMORY = "53100", "53200"
+DISK_FULL, OUT_OF_MEMORY, LIMIT_EXCEEDED = "53100", "53200", "53400"
 
 _KINDS = {
     "3D000": ErrorKind.USAGE,
@@ -127,7 +129,7 @@ _KINDS = {
     DISK_FULL: ErrorKind.CONNECTION,
     OUT_OF_MEMORY: ErrorKind.CONNECTION,
     "53300": ErrorKind.CONNECTION,
-    "53400": ErrorKind.USAGE,
+    LIMIT_EXCEEDED: ErrorKind.USAGE,
     "40001": ErrorKind.CONNECTION,
     "40P01": ErrorKind.CONNECTION,
     "25P03": ErrorKind.CONNECTION,
@@ -166,7 +168,7 @@ _HINTS = {
     DISK_FULL: "make room on the server's disk",
     OUT_OF_MEMORY: "give the server more memory",
     "53300": "raise max_connections or max_wal_senders, or end other sessions",
-    "53400": "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list",
+    LIMIT_EXCEEDED: "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list",
     "55P03": _CANCELLED,
     "57014": _CANCELLED,
     "58030": "the server can't read or write on its disk: see its log",
@@ -475,6 +477,8 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
     hint = _HINTS.get(error.sqlstate or "")
     if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
         kind, hint = ErrorKind.USAGE, "set wal_level = logical in postgresql.conf and restart the server"
+    if error.sqlstate == LIMIT_EXCEEDED and "temp_file_limit" in str(error):
+        hint = "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '4MB'"
     if "output_plugin_libraries" in (error.diag.message_hint or ""):
         hint = _ALLOW_PLUGIN
     return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)

@@ -136,16 +136,26 @@ def test_the_error_that_ends_an_idle_session_is_told(database):
     assert failure.message == "could not read: terminating connection due to administrator command"
 
 
+def test_a_limit_that_is_not_that_of_slots(database18):
+    with connect(database18.uri) as connection:
+        connection.execute("SET work_mem = '64kB'; SET temp_file_limit = 0")
+        with pytest.raises(psycopg.Error) as raised:
+            connection.execute("SELECT g FROM generate_series(1, 100000) g ORDER BY 1")
+    failure = server_failure("read", raised.value)
+    assert failure.kind is ErrorKind.USAGE
+    assert failure.hint == "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '4MB'"
+
+
 def test_values_print_the_same_whatever_the_role_and_the_options_say(database):
     options = (
         "-c TimeZone=Asia/Tokyo -c DateStyle=German -c extra_float_digits=0 -c work_mem=7MB"
-        " -c standard_conforming_strings=off"
+        " -c standard_conforming_strings=off -c quote_all_identifiers=on -c array_nulls=off"
     )
     with connect(make_conninfo(database.uri, options=options)) as connection:
         shown = connection.execute(
             "SELECT '2026-01-02 03:04:05+00'::timestamptz::text, 0.1::float4::float8::text,"
-            " interval '1 day 2 hours'::text, 'a\\b', current_setting('work_mem'),"
-            " current_setting('application_name')"
+            " interval '1 day 2 hours'::text, 'a\\b', regclass 'pg_class'::text, '{NULL}'::text[],"
+            " current_setting('work_mem'), current_setting('application_name')"
         ).fetchone()
     values = ("2026-01-02 03:04:05+00", "0.10000000149011612", "1 day 02:00:00")
-    assert shown == (*values, "a\\b", "7MB", "pgcdc")
+    assert shown == (*values, "a\\b", "pg_class", [None], "7MB", "pgcdc")

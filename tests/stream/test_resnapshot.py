@@ -653,6 +653,22 @@ def test_keys_that_no_text_is_compared_with(database18, tmp_path, key, value):
     assert found == [n for (n,) in database18.execute("SELECT n FROM items ORDER BY id, n")]
 
 
+def test_keys_that_a_setting_of_the_database_would_read_as_others(database18, tmp_path):
+    """With `array_nulls` off, NULL in an array would be a string, and in another place of the order."""
+    database18.execute(
+        f"ALTER DATABASE {database18.name} SET array_nulls = off;"
+        "CREATE TABLE items (n int, id text[] PRIMARY KEY);"
+        "INSERT INTO items SELECT g, ARRAY['k', CASE WHEN g > 0 THEN 'Z' || g END, g::text]"
+        " FROM generate_series(-100, 100) g;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    again = (*AGAIN, *NOW, "--max-time", "60s")
+    subprocess.run(small_chunks(database18.uri, slot, "-D", out, *again), check=True)
+    found = [new["n"] for _, _, _, new, _ in lines(out)]
+    assert found == [n for (n,) in database18.execute("SELECT n FROM items ORDER BY id")]
+
+
 @pytest.mark.parametrize(
     ("encoding", "odd", "escaped"),
     [("SQL_ASCII", b"\xff", "\\xff"), ("EUC_JP", b"\x8f\xa2\xfe", "\\x8f\u25ef")],
