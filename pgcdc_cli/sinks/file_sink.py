@@ -99,11 +99,14 @@ class SingleFile:
             raise damaged(self._full, "it is missing; was it moved without HUP?", hint=hint)
         self._files.descriptor(self._name)
         found = self._stat()
-        if found.inode != checkpoint.inode and not self._is_copy(found, entry.state):
+        whole = self._has_all(self._name, found, entry.state)
+        if found.inode != checkpoint.inode and not (whole and entry.state.size):
             reason = "it is not the file that was written; was that one moved without HUP?"
             raise damaged(self._full, reason, hint=self._without_it(checkpoint))
         if found.size < entry.state.size:
             raise damaged(self._full, f"it has {found.size} bytes, {entry.state.size} were durable")
+        if not whole:
+            raise damaged(self._full, "it was changed")
         return replace(checkpoint, inode=found.inode)
 
     def _without_it(self, checkpoint: Checkpoint) -> str:
@@ -114,11 +117,8 @@ class SingleFile:
         where = f", with --startpos {checkpoint.end_lsn}" if continues else " from the start"
         return f"{_PUT_BACK}; if it is gone for good, remove {self.control.checkpoint}, and run again{where}"
 
-    def _is_copy(self, found: Stat, state: FileState) -> bool:
-        """Whether a file has all that was durable, as one that came back from another file system."""
-        return state.size > 0 and self._has_all(self._name, found, state)
-
     def _has_all(self, name: str, found: Stat, state: FileState) -> bool:
+        """Whether a file has all that was durable, whatever follows."""
         enough = found.size >= state.size
         return enough and self._files.disk.crc32(self._files.full(name), state.size) == state.crc32
 

@@ -330,8 +330,9 @@ def test_an_empty_file_is_taken(tmp_path):
         lambda path: (path.rename(path.with_name("moved")), os.truncate(path.with_name("moved"), 10)),
         lambda path: os.truncate(path, path.stat().st_size - 1),
         lambda path: os.truncate(path, 0),
+        lambda path: path.write_bytes(b"x" * 10_000),
     ],
-    ids=["moved and copied", "replaced", "moved and shortened", "shortened", "emptied"],
+    ids=["moved and copied", "replaced", "moved and shortened", "shortened", "emptied", "written over"],
 )
 def test_a_file_that_isnt_as_it_was_left_is_exit_10_and_left_alone(tmp_path, change):
     path = tmp_path / "out"
