@@ -132,7 +132,8 @@ def _decode_file(data: object) -> SegmentFile:
 def read_manifest(path: str, disk: Disk | None = None) -> list[Segment]:
     """Read all finished segments of a directory; an empty list if there is no manifest yet.
 
-    Raises CHECKPOINT for a line that is cut off or damaged, and for segments out of order.
+    A last line without a line feed is incomplete: its segment isn't finished. Raises CHECKPOINT for a damaged
+    line, and for segments out of order.
     """
     disk = disk or Disk()
     if disk.stat(path) is None:
@@ -192,10 +193,7 @@ def _last_line(disk: Disk, path: str, size: int) -> bytes:
 
 
 def _decode_lines(data: bytes) -> Iterable[Segment]:
-    lines = data.split(b"\n")
-    if lines.pop():
-        raise ValueError(f"line {len(lines) + 1}: it is cut off")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
         try:
             yield decode_segment(line)
         except OtherVersionError:

@@ -104,17 +104,22 @@ def test_the_oldest_segments_may_be_gone(stream, pgcdc, tmp_path):
     assert pgcdc("show", "d").status == 10
 
 
-def test_a_segment_that_is_being_finished_is_not_missed(stream, pgcdc, tmp_path):
-    """Its files have their names before it is in the manifest, and the checkpoint says so before that."""
+@pytest.mark.parametrize("written", [0, 1, -1], ids=["no line", "torn line", "no line feed"])
+def test_a_segment_that_is_being_finished_is_not_missed(stream, pgcdc, tmp_path, written):
+    """Its files have their names before it is in the manifest, and the checkpoint says so before that.
+
+    A long line is seen while it grows, and a crash may leave a part of it.
+    """
     stream("-D", "d", "--rotate-size", "1kB")
     manifest, saved = tmp_path / "d" / "manifest.jsonl", tmp_path / "d" / "checkpoint.json"
     whole = show(pgcdc, "d").splitlines()
     *before, last = manifest.read_bytes().splitlines(keepends=True)
-    manifest.write_bytes(b"".join(before))
+    manifest.write_bytes(b"".join(before) + last[:written])
     rows = sum(file["rows"] for file in json.loads(last)["files"])
     pending = PendingRotation(last.decode(), (), len(b"".join(before)))
     saved.write_bytes(encode(replace(decode(saved.read_bytes()), pending=pending)))
     assert show(pgcdc, "d").splitlines() == whole[:-rows]
+    assert pgcdc("status", "d").status == 0
 
 
 def test_a_missing_file_is_found(directory, pgcdc):
