@@ -478,7 +478,7 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
     if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
         kind, hint = ErrorKind.USAGE, "set wal_level = logical in postgresql.conf and restart the server"
     if error.sqlstate == LIMIT_EXCEEDED and "temp_file_limit" in str(error):
-        hint = "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '4MB'"
+        hint = "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '64MB'"
     if "output_plugin_libraries" in (error.diag.message_hint or ""):
         hint = _ALLOW_PLUGIN
     return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)

@@ -143,7 +143,7 @@ def test_a_limit_that_is_not_that_of_slots(database18):
             connection.execute("SELECT g FROM generate_series(1, 100000) g ORDER BY 1")
     failure = server_failure("read", raised.value)
     assert failure.kind is ErrorKind.USAGE
-    assert failure.hint == "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '4MB'"
+    assert failure.hint == "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '64MB'"
 
 
 def test_values_print_the_same_whatever_the_role_and_the_options_say(database):
