@@ -99,7 +99,7 @@ class SingleFile:
             raise damaged(self._full, "it is missing; was it moved without HUP?", hint=hint)
         self._files.descriptor(self._name)
         found = self._stat()
-        # Only a run that was killed leaves more than was durable; a file of many gigabytes takes long to read.
+        # Only a run that was killed leaves more than was durable; a large file takes long to read.
         as_left = found.inode == checkpoint.inode and found.size == entry.state.size
         whole = as_left or self._has_all(self._name, found, entry.state)
         if found.inode != checkpoint.inode and not (whole and entry.state.size):
