@@ -331,13 +331,15 @@ class OpenFiles:
 
     A descriptor that is closed to make room for another is reopened when it is needed. That loses nothing:
     fsync applies to the file, whichever descriptor wrote to it, and Linux reports a failed write-back to the
-    next fsync of the file.
+    next fsync of the file. Only `kept` stays open: others may move that file, and its name leads elsewhere
+    then.
     """
 
     def __init__(self, disk: Disk, root: str, limit: int | None = None) -> None:
         self.disk = disk
         self.root = root
         self.changed_folders: set[str] = set()
+        self.kept: str | None = None
         self._limit = limit or _descriptor_limit()
         self._open: OrderedDict[str, int] = OrderedDict()
 
@@ -418,8 +420,9 @@ class OpenFiles:
         return self._open[path]
 
     def _keep(self, path: str, flags: int) -> int:
-        if len(self._open) >= self._limit:
-            self.close(next(iter(self._open)))
+        others = [one for one in self._open if one != self.kept]
+        if len(others) >= self._limit:
+            self.close(others[0])
         fd = self._open[path] = self.disk.open(self.full(path), flags)
         return fd
 

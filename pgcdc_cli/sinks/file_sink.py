@@ -56,7 +56,7 @@ class SingleFile:
         self.control = beside(name)
         self._outputs = outputs
         self._files = outputs.files
-        self._name = name
+        self._files.kept = self._name = name
         self._moved: str | None = None
 
     @property

@@ -9,6 +9,7 @@ from file_sink_tools import TXS, feed, lines, make_sink, started
 from sink_tools import START, Framed, error_of, expected, go_on
 
 from pgcdc_cli.changes.slice import Edge, TableRead
+from pgcdc_cli.directory import disk
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import output_file
@@ -62,6 +63,29 @@ def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
     sink.open()
     go_on(sink, feed(), TXS, TXS[4].end_lsn)
     assert lines(path) == expected(TXS[3:])
+
+
+@pytest.mark.parametrize("created", [False, True])
+def test_a_moved_file_is_written_until_hup_however_many_transactions_are_spooled(
+    tmp_path, monkeypatch, created
+):
+    monkeypatch.setattr(disk, "_descriptor_limit", lambda: 2)
+    path, moved = tmp_path / "out", tmp_path / "out.1"
+    sink = started(path)
+    sink.write(feed().whole(*TXS[:2]))
+    path.rename(moved)
+    if created:
+        path.touch()
+    spools = sink.new_spools()
+    for xid in range(1, 4):
+        spools.create(xid, START).finish()
+    sink.write(feed().whole(TXS[2]))
+    sink.reopen()
+    sink.tick()
+    sink.write(feed().whole(*TXS[3:5]))
+    sink.close()
+    assert lines(moved) == expected(TXS[:3])
+    assert lines(path) == expected(TXS[3:5])
 
 
 def another_folder(folder):
