@@ -171,7 +171,7 @@ class Resnapshot:
         return max((one.position for one in self.watch.state), default=Lsn(0))
 
     def begin(self, conninfo: str) -> None:
-        """Find the tables to read, and how far earlier runs came.
+        """Find the tables to read, and how far earlier runs came; nothing is written before `record`.
 
         Tables that are no longer requested are forgotten once the stream has caught up with their rows.
         Raises USAGE if a pattern matches no table, or a table has no key.
@@ -198,10 +198,13 @@ class Resnapshot:
         kept = [one for one in before.values() if one.oid not in self._known and one.position > edge.lsn]
         wanted = [_begun(known.schema, before.get(oid)) for oid, known in self._known.items()]
         self.watch.tables = {one.oid: one for one in [*kept, *wanted]}
-        if self.watch.state != edge.resnapshots:
-            self._reach_edge()
         self._looked = True
         return True
+
+    def record(self) -> None:
+        """Write an edge with the tables that were found, if they aren't those of the last one."""
+        if self.watch.state != self._output.sink.edge.resnapshots:
+            self._reach_edge()
 
     def _check_all_match(self, tables: Sequence[TableSchema]) -> None:
         for pattern in self._source.patterns:
@@ -232,7 +235,10 @@ class Resnapshot:
     def _read_next(self) -> bool:
         """Read a chunk; false if there is none, or it can't be read yet."""
         if not self._looked:
-            return time.monotonic() >= self._not_before and self._look_around()
+            if time.monotonic() < self._not_before or not self._look_around():
+                return False
+            self.record()
+            return True
         one, edge = self._next(), self._output.sink.edge
         if one is None or edge.tables_differ or edge.lsn < self._known[one.oid].position:
             return False

@@ -258,6 +258,7 @@ class StreamRun:
         try:
             with self._signals.interruptible():
                 again.begin(connection.here)
+            again.record()
         except BaseException:
             again.close()
             raise

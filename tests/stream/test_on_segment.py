@@ -12,6 +12,7 @@ import pytest
 from processes import stream_command, wait_until
 from segments import manifest
 from stream_runs import NOW, in_directory, insert, stream
+from test_stream_snapshot import checkpoint
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "delivery.md"
 AWS = """#!/bin/sh
@@ -208,3 +209,18 @@ def test_the_documented_copy_is_whole_at_every_moment(source, follow, tmp_path, 
     assert (bucket / "manifest.jsonl").read_bytes() == (out / "manifest.jsonl").read_bytes()
     assert in_directory(bucket) == [1, 2, 3, 4, 5, 6]
     assert {path.name for path in bucket.glob("schemas/*")} == {path.name for path in out.glob("schemas/*")}
+
+
+def test_a_signal_during_the_first_command_of_a_resnapshot(source, follow, handed, tmp_path):
+    """A segment that a killed run left is full when the run begins, before the stream does."""
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 3)
+    killed = follow(source.uri, slot, out, "-D", str(out), "-F", "0.01")
+    wait_until(lambda: checkpoint(out).get("files"))
+    killed.stop(signal.SIGKILL)
+    command = f"kill -TERM $PPID; {APPEND}"
+    again = ("--resnapshot", "public.t", "--rotate-size", "1B", "--on-segment", command)
+    run = stream(source.uri, slot, "-D", str(out), *again)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert json.loads((out / "handed-over.json").read_text())["segment"] == 1
+    assert [segment["segment"] for segment in handed()] == [1]
