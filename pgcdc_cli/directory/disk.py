@@ -21,6 +21,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from filelock import FileLock, Timeout
 from zlib_ng import zlib_ng
 
+from pgcdc_cli.directory.file_names import TEMPORARY
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 P = ParamSpec("P")
@@ -31,7 +32,6 @@ MANY = 16
 
 _AT_ONCE = 8
 
-TEMPORARY = ".tmp"
 _CHUNK = 1 << 20
 
 FILE_MODE = 0o600

@@ -24,11 +24,17 @@ SCHEMAS = "schemas"
 PARTIAL = ".partial"
 """The suffix of a data file until it is finished."""
 
+TEMPORARY = ".tmp"
+"""The suffix of a file that is about to replace another."""
+
 LONGEST = 255
 """Bytes in a folder's name, at most, on every file system in common use."""
 
 _MARK = 8
 """Hexadecimal digits of a hash that tell a table's folder from that of a table with a similar name."""
+
+_FILES = frozenset(f"{name}{end}" for name in (CHECKPOINT, MANIFEST, HANDED_OVER) for end in ("", TEMPORARY))
+"""The directory's own files, whose names could be those of tables."""
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 _DATA_FILE = re.compile(r"([0-9]{6,})-([0-9A-F]{16})-([1-9][0-9]*)(\..+)")
@@ -112,9 +118,8 @@ class TableFolders:
     """
 
     def __init__(self, existing: Iterable[str]) -> None:
-        files = {CHECKPOINT, MANIFEST}
-        self._existing = set(existing) - files
-        self._folded = {_folded(name) for name in self._existing | files}
+        self._existing = set(existing) - _FILES
+        self._folded = {_folded(name) for name in self._existing | _FILES}
 
     def name(self, schema: str, table: str) -> str:
         """Name a table's folder, and remember the name."""

@@ -78,12 +78,17 @@ def test_a_folder_that_an_earlier_version_made_goes_on(table, folder):
     assert TableFolders([folder, "public.orders"]).name(*table) == folder
 
 
-def test_a_table_is_not_taken_for_a_file_of_the_directory():
-    found = {
-        TableFolders(["manifest.jsonl"]).name(*name.split("."))
-        for name in ("manifest.jsonl", "checkpoint.json")
-    }
-    assert not found & {"manifest.jsonl", "checkpoint.json"}
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("manifest.jsonl", "checkpoint.json", "checkpoint.json.tmp"),
+        *("handed-over.json", "handed-over.json.tmp"),
+    ],
+)
+def test_a_table_is_not_taken_for_a_file_of_the_directory(name):
+    schema, _, table = name.partition(".")
+    for existing in ([], [name]):
+        assert TableFolders(existing).name(schema, table).startswith(f"{name}~~")
 
 
 @settings(deadline=None, max_examples=500)
