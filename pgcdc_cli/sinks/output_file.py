@@ -286,7 +286,8 @@ class _HeldRows:
 def _extended(before: FileState, rows: FileState, size: int, crc32: int) -> FileState:
     # A file's head and end are of no commit; a table without rows is of one, and has nothing in its file.
     first = before.first_commit_lsn or rows.first_commit_lsn
-    last = rows.last_commit_lsn or before.last_commit_lsn
+    # Of an interrupted snapshot, tables read later have rows of a later position than the changes after them.
+    last = max(before.last_commit_lsn, rows.last_commit_lsn)
     unchanged, invalid = before.unchanged or rows.unchanged, before.invalid_text + rows.invalid_text
     return FileState(size, crc32, before.rows + rows.rows, first, last, unchanged, invalid)
 

@@ -17,6 +17,8 @@ from stream_runs import NOW, Load, refused, stream
 from stream_runs import TABLES as LOADED
 from test_stream_snapshot import FORMATS, KILLED, checkpoint, slots_of
 
+from pgcdc_cli.lsn import Lsn
+
 INITIAL = ("--snapshot", "initial")
 OFTEN = ("-F", "0.001")
 """Fsync so often that the end of each table is durable at once."""
@@ -119,6 +121,20 @@ def test_no_segment_ends_before_all_tables_are_as_of_one_moment(shop18, tmp_path
     assert {file["table"] for file in segment["files"]} == {f"public.{name}" for name in NAMES}
     for table in NAMES:
         assert folded(out, table) == source(shop18, table)
+
+
+def test_the_last_commit_of_a_segment_may_be_that_of_rows_that_came_before_others(shop18, tmp_path, slot):
+    """The changes of the table that was kept are older than the rows of those that were read again."""
+    out, in_one_file = tmp_path / "out", ("--layout", "stream")
+    killed(shop18, slot, out, *INITIAL, *in_one_file)
+    change_all(shop18, 1)
+    only = stream(shop18.uri, slot, "-D", str(out), "--snapshot", "only", *in_one_file)
+    assert (only.returncode, only.stderr) == (0, "")
+    commits = [Lsn.parse(json.loads(line)["commit_lsn"]) for line in contents(out)[None]]
+    assert commits[-1] < max(commits)
+    [segment] = manifest(out)
+    assert segment["first_commit_lsn"] == str(min(commits))
+    assert segment["last_commit_lsn"] == str(max(commits))
 
 
 def test_without_its_slot_a_snapshot_does_not_go_on(shop18, tmp_path, slot):
