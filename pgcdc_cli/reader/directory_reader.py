@@ -265,8 +265,17 @@ def _finished(directory: Path, segment: manifest.Segment) -> list[StoredFile]:
 def _unfinished(
     directory: Path, checkpoint: Checkpoint | None, segments: list[manifest.Segment]
 ) -> list[StoredFile]:
-    if checkpoint is None or (segments and checkpoint.segment <= segments[-1].segment):
+    """List the durable files that are in no segment of the manifest.
+
+    A segment that is being finished is in the checkpoint; some of its files may have their final names.
+    """
+    last = segments[-1].segment if segments else 0
+    if checkpoint is None or checkpoint.segment <= last:
         return []
+    if checkpoint.pending is not None:
+        pending = manifest.decode_segment(checkpoint.pending.line.encode())
+        files = _finished(directory, pending) if pending.segment > last else []
+        return [file._replace(path=file.path + PARTIAL) for file in files]
     return [
         _stored(directory, f.path, f.table, Promise(f.state.size, f.state.crc32, whole=False), f.schema)
         for f in checkpoint.files

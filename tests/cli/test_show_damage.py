@@ -120,6 +120,10 @@ def test_a_segment_that_is_being_finished_is_not_missed(stream, pgcdc, tmp_path,
     saved.write_bytes(encode(replace(decode(saved.read_bytes()), pending=pending)))
     assert show(pgcdc, "d").splitlines() == whole[:-rows]
     assert pgcdc("status", "d").status == 0
+    assert show(pgcdc, "d", "--partial").splitlines() == whole
+    renamed = tmp_path / "d" / json.loads(last)["files"][-1]["path"]
+    renamed.rename(f"{renamed}.partial")
+    assert show(pgcdc, "d", "--partial").splitlines() == whole
 
 
 def test_a_missing_file_is_found(directory, pgcdc):
