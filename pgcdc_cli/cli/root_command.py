@@ -40,6 +40,9 @@ COMMANDS = {
 }
 """The top-level help's line for each command, in the order in which a new user needs them."""
 
+_OF_RECVLOGICAL = {"--start", "--drop-slot", "-P", "--plugin", "--enable-two-phase", "--enable-failover"}
+"""Options of pg_recvlogical that `pgcdc stream` doesn't have."""
+
 _REOPENING = {"stream", "recvlogical"}
 """Commands that reopen their file on SIGHUP."""
 
@@ -192,7 +195,11 @@ def _invoke(command: ClickCommand, name: str, arguments: list[str]) -> int:
 def _usage_error(error: typer.TyperException) -> PgcdcError:
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "pgcdc"
-    return PgcdcError(ErrorKind.USAGE, f"could not {_complaint(error)}", hint=f"see {where} --help")
+    hint = f"see {where} --help"
+    if where == "pgcdc stream" and getattr(error, "option_name", None) in _OF_RECVLOGICAL:
+        vars(error).update(possibilities=None)
+        hint = f"pgcdc recvlogical takes pg_recvlogical's options; for those of pgcdc stream, {hint}"
+    return PgcdcError(ErrorKind.USAGE, f"could not {_complaint(error)}", hint=hint)
 
 
 def _complaint(error: ClickError) -> str:

@@ -348,14 +348,23 @@ def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> M
     options = dict(units.name_and_value("-o", item) for item in given)
     if raw and not publications:
         return options
+    for name in options:
+        _check_name(name)
     if not publications:
         raise usage_error("--publication is missing")
-    for name in options:
-        if name in OWN_OPTIONS:
-            raise usage_error(f"-o {name}: {OWN_OPTIONS[name]}")
     from pgcdc_cli.replication.commands import publication_names
 
     return options | {"publication_names": publication_names(publications)}
+
+
+def _check_name(name: str) -> None:
+    """Refuse what isn't an option of the server's plugin, but of pgcdc. Raises a usage error."""
+    from pgcdc_cli.formats.wal2json.wal2json_options import OPTION_DOCS
+
+    if name in OWN_OPTIONS:
+        raise usage_error(f"-o {name}: {OWN_OPTIONS[name]}")
+    if name in OPTION_DOCS:
+        raise usage_error(f"-o {name}: use --format wal2json with --wal2json-option {name}=VALUE")
 
 
 def selection(

@@ -177,6 +177,17 @@ def test_a_malformed_command_line_is_one_line_and_a_hint(refused, arguments, rea
     )
 
 
+@pytest.mark.parametrize("option", ["--start", "--drop-slot", "-P"])
+def test_options_of_pg_recvlogical_lead_to_the_command_that_takes_them(refused, option):
+    refused(
+        *("stream", "-S", "s", option),
+        status=2,
+        error=f"could not read the command line: no such option: {option}",
+        hint="pgcdc recvlogical takes pg_recvlogical's options; for those of pgcdc stream,"
+        " see pgcdc stream --help",
+    )
+
+
 def test_a_malformed_connection_string_is_named_without_quoting_it(refused):
     refused(
         "slot",

@@ -45,6 +45,10 @@ OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create
             '--wal2json-option: "include-xids" is not NAME=VALUE',
         ),
         ("-o streaming=on", "-o streaming: use --streaming"),
+        (
+            "-o include-xids=1",
+            "-o include-xids: use --format wal2json with --wal2json-option include-xids=VALUE",
+        ),
         ("-o binary=true", "-o binary: use --binary"),
         ("--wal2json-option include-xids=on", "--wal2json-option goes with --format wal2json"),
         (
