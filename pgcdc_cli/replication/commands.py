@@ -163,8 +163,12 @@ def _checked(text: str) -> str:
     return text
 
 
+def is_slot_name(name: str) -> bool:
+    return _SLOT_NAME.fullmatch(name) is not None
+
+
 def check_slot_name(name: str) -> None:
     """Raise USAGE for an invalid slot name: the server would refuse it only later, or truncate it."""
-    if not _SLOT_NAME.fullmatch(name):
+    if not is_slot_name(name):
         message = f'could not create slot "{name}": that is not a valid name for a slot'
         raise PgcdcError(ErrorKind.USAGE, message, hint=SLOT_NAME_HINT)

@@ -17,7 +17,7 @@ from pgcdc_cli.changes.selection import PATTERN_HINT, Selection
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.commands import check_slot_name
+from pgcdc_cli.replication.commands import check_slot_name, is_slot_name
 from pgcdc_cli.replication.connection import SYNCED_HINT, ReplicationConnection, SystemIdentity
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.settings import Signals, StreamSettings
@@ -30,6 +30,7 @@ _OLDER_SERVER = (
 _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
 _CREATE = "create it first, with --create-slot"
+_EXISTING = "see which exist with: pgcdc slot list"
 _NO_TABLE = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
 _LOST_WITH_SLOT = "the changes since then are lost with it: --create-slot --accept-gap continues without them"
 # Without a checkpoint the next run can't notice a gap.
@@ -304,7 +305,7 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
         catalog.check_wal_level()
         # `pgcdc slot create` makes a slot of pgoutput.
         create = f"create it with: pgcdc slot create {name}, or add --create-slot" if decodes else _CREATE
-        hint = catalog.other_slots(name, create)
+        hint = catalog.other_slots(name, create if is_slot_name(name) else _EXISTING)
         raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"', hint=hint)
     problem = _misfit(slot, database, decodes=decodes, keeps_prepared=keeps_prepared)
     if problem is not None:

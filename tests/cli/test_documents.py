@@ -47,6 +47,14 @@ def test_they_make_a_site_that_needs_no_other(tmp_path):
     assert (site / "status-watch.svg").exists()
 
 
+def test_the_tour_s_error_is_the_one_that_is_printed(shop, pgcdc):
+    shop.create_slot("shop_slot")
+    ran = pgcdc("stream", "-d", shop.uri, "-S", "shop_slt", "--publication", "p", "--endpos", "now")
+    shop.drop_slot("shop_slot")
+    assert ran.status == 5
+    assert "".join(f"    {line}\n" for line in ran.err.splitlines()) in (ROOT / "README.md").read_text()
+
+
 def printed_fields(content):
     """Every name in JSON output, at any depth."""
     if isinstance(content, dict):

@@ -143,6 +143,9 @@ def test_no_such_slot(source, tmp_path):
     near = "nothing_like_anothr"
     hint = f'did you mean "{name}"; or create it with: pgcdc slot create {near}, or add --create-slot'
     refused(stream(source.uri, near, *NOW), 5, f'find slot "{near}"', hint)
+    # No slot can have this name, so there is none to create.
+    hint = f'did you mean "{name}"; or see which exist with: pgcdc slot list'
+    refused(stream(source.uri, name.upper(), *NOW), 5, f'find slot "{name.upper()}"', hint)
     insert(source, 1, 1)
     assert delivers(source.uri, name, tmp_path / "out") == [1]
 
