@@ -6,6 +6,7 @@ it: parameters with `opts`, `help`, `envvar`, `rich_help_panel`, and a context.
 
 import copy
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -41,6 +42,15 @@ ANYWHERE = frozenset({"config", "debug", "verbose", "quiet", "log_format"})
 
 _NAMES = frozenset({"COMMAND", "DIR", "FILE", "NAME", "NEW", "OLD", "PATH", "SCHEMA"})
 """Placeholders in the help for values that are names."""
+
+_REFUSED = {
+    re.compile("Input should be a valid boolean"): "is neither true nor false",
+    re.compile("Input should be a valid integer"): "is not a whole number",
+    re.compile("Input should be a valid number"): "is not a number",
+    re.compile(r"Input should be greater than or equal to (\d+)"): r"is below \1",
+    re.compile(r"Input should be less than or equal to (\d+)"): r"is above \1",
+}
+"""Pydantic's messages about a value, and ours."""
 
 HELP_NAMES = {"help_option_names": ["-?", "--help"]}
 """Settings for a context without a parent to inherit them from."""
@@ -290,8 +300,20 @@ def _process_value(parameter: ClickParameter, ctx: ClickContext, value: object) 
     if _item_type(parameter) is Path:
         value = _as_path(value)
     if not _is_converted(parameter, value):
-        return type(parameter).process_value(parameter, ctx, value)
+        try:
+            return type(parameter).process_value(parameter, ctx, value)
+        except typer.BadParameter as error:
+            error.message = _in_our_words(error.message, value)
+            raise
     return value if parameter.callback is None else parameter.callback(ctx, parameter, value)
+
+
+def _in_our_words(message: str, value: object) -> str:
+    """Say what is wrong with a value, where Pydantic's message says only what it should be."""
+    for theirs, ours in _REFUSED.items():
+        if match := theirs.match(message):
+            return f'"{value}" {match.expand(ours)}'
+    return message
 
 
 def _is_empty_name(parameter: ClickParameter, value: object) -> bool:

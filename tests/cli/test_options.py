@@ -125,6 +125,10 @@ def test_control_characters_are_shown_not_obeyed():
             '-p/--port: "70000" is not a port number (1 to 65535)',
             "slot list",
         ),
+        (["slot", "peek", "s", "--limit", "x"], '--limit: "x" is not a whole number', "slot peek"),
+        (["slot", "peek", "s", "--limit", "0"], '--limit: "0" is below 1', "slot peek"),
+        (["stream", "--proto-version", "9"], '--proto-version: "9" is above 4', "stream"),
+        (["demo", "--seconds", "x"], '--seconds: "x" is not a number', "demo"),
         (["slot", "list", "-h", "\udcff"], "the connection options are not UTF-8", "slot list"),
         (["slot", "list", "-d"], 'option "-d" requires an argument', "slot list"),
         (["slot", "list", "-w", "-W"], "-w and -W exclude each other", "slot list"),
@@ -273,6 +277,16 @@ def test_an_environment_variable_gives_a_default(refused):
         status=2,
         error='could not read the environment: PGCDC_FORMAT: "csv" is not one of "jsonl", "arrow"',
         hint="see pgcdc demo --help",
+    )
+
+
+def test_a_flag_in_the_environment_is_true_or_false(refused):
+    refused(
+        *("slot", "list"),
+        env={"PGCDC_JSON": "maybe"},
+        status=2,
+        error='could not read the environment: PGCDC_JSON: "maybe" is neither true nor false',
+        hint="see pgcdc slot list --help",
     )
 
 
