@@ -169,6 +169,13 @@ def peek(
     if publication is None and slot.plugin == "pgoutput":
         with Catalog(conninfo) as catalog:
             publication = _publications(catalog)
+        if not publication:
+            raise PgcdcError(
+                ErrorKind.PUBLICATION,
+                f'could not peek at slot "{name}": this database has no publication',
+                hint=f"the slot's are in database {slot.database}: choose it with -d, or create one with:"
+                " pgcdc publication create NAME",
+            )
         if len(publication) > 1:
             # One may be newer than the slot's changes, or not go together with another one.
             remedies[ErrorKind.PUBLICATION] = _CHOOSE_HINT

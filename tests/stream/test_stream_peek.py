@@ -133,6 +133,17 @@ def test_slot_peek_prints_the_next_transactions_and_takes_nothing(database, slot
     assert left(database) == before
 
 
+def test_slot_peek_from_another_database_names_the_slot_s(database, slot):
+    line = [*PGCDC, "slot", "peek", slot, "-d", database.server.uri("template1")]
+    run = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (7, "")
+    assert run.stderr == (
+        f'pgcdc: error: could not peek at slot "{slot}": this database has no publication\n'
+        f"hint: the slot's are in database {database.name}: choose it with -d, or create one with:"
+        " pgcdc publication create NAME\n"
+    )
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_slot_peek_of_publications_that_do_not_go_together_says_what_to_do(database, moment):
     """They have different columns of a table, or one is newer than the slot's changes."""
