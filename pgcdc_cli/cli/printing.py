@@ -215,6 +215,11 @@ def write_as_far_as_possible(text: str) -> None:
         sys.stderr.flush()
 
 
+def counted(count: int, noun: str) -> str:
+    """Format `1 row`, `1,000 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def human_bytes(count: int | None) -> str:
     """Format `1536` as `1.5 kB`, in PostgreSQL's units (1 kB = 1024 bytes); `-` if unknown."""
     if count is None:

@@ -17,7 +17,7 @@ import typer
 
 from pgcdc_cli.cli import stream_options
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
-from pgcdc_cli.cli.printing import facts, flush, paged, say, table, text_of, wants_colour, write
+from pgcdc_cli.cli.printing import counted, facts, flush, paged, say, table, text_of, wants_colour, write
 from pgcdc_cli.cli.target import read_config
 from pgcdc_cli.cli.units import duration, lsn, name_and_value, whole_number
 from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
@@ -253,8 +253,8 @@ def _tell_of_unfinished(paths: list[Path]) -> None:
 
     for path in paths:
         if rows := unfinished_rows(path):
-            changes = "1 change" if rows == 1 else f"{rows:,} changes"
-            say(f'"{path}" has {changes} more, in a segment that isn\'t finished: --partial shows them')
+            more = counted(rows, "change")
+            say(f'"{path}" has {more} more, in a segment that isn\'t finished: --partial shows them')
 
 
 class _Shown:

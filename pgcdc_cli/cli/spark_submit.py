@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
-from pgcdc_cli.cli.printing import facts, human_bytes, log_times, say, table, talk, warn, write
+from pgcdc_cli.cli.printing import counted, facts, human_bytes, log_times, say, table, talk, warn, write
 from pgcdc_cli.cli.units import checked, duration, lsn, positive_duration
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def _position(summary: "MergeSummary") -> str:
 
 def _one_line(summary: "MergeSummary") -> str:
     merged = [one for one in summary.tables if one.problem is None]
-    tables = "1 table" if len(merged) == 1 else f"{len(merged)} tables"
+    tables = counted(len(merged), "table")
     names = ["inserted", "updated", "deleted", "unfit", "missing"]
     found = [(sum(getattr(one, name) for one in merged), name) for name in names]
     counts = ", ".join(f"{count} {name}" for index, (count, name) in enumerate(found) if count or index < 3)

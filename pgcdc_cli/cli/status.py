@@ -14,7 +14,7 @@ import typer
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, human_bytes, table, text_of, warn, write
+from pgcdc_cli.cli.printing import counted, facts, human_bytes, table, text_of, warn, write
 from pgcdc_cli.cli.slot import reader_of, slot_content
 from pgcdc_cli.cli.watch import History, Interval, Sample, Watch, repeat
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -329,7 +329,7 @@ def _verified_facts(verified: "Verified | None", segments: int) -> Iterator[tupl
         return
     damaged = len(verified.damages)
     result = f"{damaged:,} missing or damaged" if damaged else "as they were written"
-    yield "verified", f"{verified.files:,} files, {human_bytes(verified.bytes)}: {result}"
+    yield "verified", f"{counted(verified.files, 'file')}, {human_bytes(verified.bytes)}: {result}"
     if verified.moved:
         yield "moved away", f"the first {verified.moved:,} of {segments:,} segments"
 

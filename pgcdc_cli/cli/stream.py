@@ -17,7 +17,15 @@ from pgcdc_cli.cli import stream_options, units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.metrics import MetricsOutput, address
-from pgcdc_cli.cli.printing import human_bytes, log_times, say, talk, write_as_far_as_possible, write_message
+from pgcdc_cli.cli.printing import (
+    counted,
+    human_bytes,
+    log_times,
+    say,
+    talk,
+    write_as_far_as_possible,
+    write_message,
+)
 from pgcdc_cli.cli.service_manager import ServiceManager
 from pgcdc_cli.cli.target import (
     STDOUT,
@@ -272,8 +280,8 @@ def _reached(totals: "RunTotals") -> str:
         expected = "" if totals.snapshot_rows is None else f" of about {totals.snapshot_rows:,}"
         return f"snapshot: {totals.rows:,}{expected} rows, {human_bytes(totals.snapshot_bytes)}"
     lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
-    transactions = "1 transaction" if totals.transactions == 1 else f"{totals.transactions:,} transactions"
-    return f"lag {lag}, durable to {totals.durable_lsn}; {totals.rows:,} rows in {transactions}"
+    done = f"{counted(totals.rows, 'row')} in {counted(totals.transactions, 'transaction')}"
+    return f"lag {lag}, durable to {totals.durable_lsn}; {done}"
 
 
 def _time_left(totals: "RunTotals", rate: float) -> str:

@@ -344,7 +344,9 @@ def test_a_file_is_verified_as_far_as_it_is_durable(shop, pgcdc, tmp_path):
     assert pgcdc("stream", *given).status == 0
     with out.open("ab") as file:
         file.write(b"torn")
-    assert pgcdc("status", "changes.jsonl", "--verify").status == 0
+    ran = pgcdc("status", "changes.jsonl", "--verify")
+    assert (ran.status, ran.err) == (0, "")
+    assert "verified      1 file, " in ran.out
     out.write_bytes(out.read_bytes().replace(b"sku1", b"sku9"))
     ran = pgcdc("status", "changes.jsonl", "--verify")
     assert ran.status == 10

@@ -168,16 +168,17 @@ def test_a_person_at_a_terminal_gets_colours_and_no_progress(database18):
     assert plain.replace("\r\n", "\n") == re.sub("\x1b\\[[0-9;]*m", "", printed).replace("\r\n", "\n")
 
 
-def test_a_person_who_writes_to_files_sees_progress(database18, tmp_path):
+@pytest.mark.parametrize(("count", "rows"), [(1, "1 row"), (1000, "1,000 rows")])
+def test_a_person_who_writes_to_files_sees_progress(database18, tmp_path, count, rows):
     database18.execute("CREATE TABLE t (a int); CREATE PUBLICATION pub FOR TABLE t")
     slot = database18.create_slot()
-    database18.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+    database18.execute("INSERT INTO t SELECT generate_series(1, %s)", (count,))
     arguments = ["-D", str(tmp_path / "out"), "--idle-timeout", "1200ms"]
     status, printed = on_a_terminal(stream_command(database18.uri, slot, *arguments))
     assert status == 0
     shown = [text for text in re.split("\r\x1b\\[K|\r\n", printed) if text]
     assert len(shown) >= 2
-    line = r"[\d,]+ rows/s, lag \d+(\.\d)? (bytes|kB), durable to \S+; 1,000 rows in 1 transaction"
+    line = rf"[\d,]+ rows/s, lag \d+(\.\d)? (bytes|kB), durable to \S+; {rows} in 1 transaction"
     assert any(re.fullmatch(line, text) for text in shown[:-1])
     assert re.fullmatch(f"pgcdc: {line}", shown[-1])
     assert ", lag 0 bytes, " in shown[-1]
