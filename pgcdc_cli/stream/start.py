@@ -31,6 +31,7 @@ _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
 _CREATE = "create it first, with --create-slot"
 _EXISTING = "see which exist with: pgcdc slot list"
+_ALL_EXCLUDED = "--exclude-table leaves out all that is published"
 _NO_TABLE = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
 _LOST_WITH_SLOT = "the changes since then are lost with it: --create-slot --accept-gap continues without them"
 # Without a checkpoint the next run can't notice a gap.
@@ -217,8 +218,9 @@ class RunStart:
             return
         unmatched = selection.unmatched(published)
         nothing = not any(selection.includes(schema, table) for schema, table, _ in published)
-        if unmatched and nothing and self._sink.checkpoint is None:
-            reason = f'nothing in the publications matches "{unmatched[0]}"'
+        empty = nothing and (unmatched or not self._settings.protocol.messages)
+        if empty and self._sink.checkpoint is None:
+            reason = f'nothing in the publications matches "{unmatched[0]}"' if unmatched else _ALL_EXCLUDED
             raise PgcdcError(ErrorKind.USAGE, f"could not find a table to stream: {reason}", hint=_NO_TABLE)
         for pattern in unmatched:
             log.warning('nothing in the publications matches "%s"', pattern)

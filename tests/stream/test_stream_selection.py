@@ -159,10 +159,21 @@ def test_a_pattern_that_leaves_out_all_takes_nothing(shop, tmp_path):
     ran = stream(shop.uri, shop.slot, "-D", str(tmp_path), *NOW, "--table", "public.order")
     assert ran.returncode == 2
     assert ran.stderr.startswith("pgcdc: error: could not find a table to stream: nothing")
+    ran = stream(shop.uri, shop.slot, "-D", str(tmp_path), *NOW, "--exclude-table", "*.*")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(
+        "pgcdc: error: could not find a table to stream: --exclude-table leaves out all"
+    )
     run(shop, tmp_path, "--table", "public.orders")
     assert [line["new"]["id"] for line in lines(tmp_path, "public.orders")] == [1]
     shop.execute("ALTER PUBLICATION pub DROP TABLE orders")
     assert "warning" in run(shop, tmp_path, "--table", "public.orders")
+
+
+def test_messages_can_be_streamed_without_a_table(shop, tmp_path):
+    shop.execute("SELECT pg_logical_emit_message(true, 'p', 'hello')")
+    run(shop, tmp_path, "--exclude-table", "*.*", "--messages", "--layout", "stream")
+    assert [json.loads(line)["op"] for line in contents(tmp_path)[None]] == ["M"]
 
 
 def test_what_matches_nothing_is_warned_of(shop, tmp_path):
