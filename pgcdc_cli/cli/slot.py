@@ -18,7 +18,6 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Catalog, Slot
-    from pgcdc_cli.lsn import Lsn
     from pgcdc_cli.replication.connection import ReplicationConnection
 
 app = new_app(
@@ -207,11 +206,6 @@ def _publications(catalog: "Catalog") -> list[str]:
     return [name for name in names if name not in unnameable]
 
 
-def _position(text: str) -> "Lsn | None":
-    """Parse an LSN; None is the end of the WAL."""
-    return None if text == "now" else units.lsn(text)
-
-
 @app.command("advance", cls=Command, epilog=examples("pgcdc slot advance shop_slot -d shop --to now"))
 @connecting
 def advance(
@@ -222,7 +216,7 @@ def advance(
         str,
         typer.Option(
             metavar="LSN|now",
-            callback=units.checked(_position),
+            callback=units.checked(units.end_position),
             help="New position; now: the current end of the WAL.",
         ),
     ],
@@ -235,7 +229,7 @@ def advance(
     """
     from pgcdc_cli.catalog import Catalog
 
-    slot, target = _find(conninfo, name), _position(to)
+    slot, target = _find(conninfo, name), units.end_position(to)
     at = slot.confirmed_flush_lsn
     if at is not None and target is not None and target < at:
         raise PgcdcError(

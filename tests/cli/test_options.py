@@ -126,6 +126,11 @@ def test_control_characters_are_shown_not_obeyed():
             "slot list",
         ),
         (["slot", "peek", "s", "--limit", "x"], '--limit: "x" is not a whole number', "slot peek"),
+        (
+            ["slot", "advance", "s", "--to", "end"],
+            '--to: "end" is neither now nor an LSN, such as 0/1A2B3C8',
+            "slot advance",
+        ),
         (["slot", "peek", "s", "--limit", "0"], '--limit: "0" is below 1', "slot peek"),
         (["stream", "--proto-version", "9"], '--proto-version: "9" is above 4', "stream"),
         (["demo", "--seconds", "x"], '--seconds: "x" is not a number', "demo"),
