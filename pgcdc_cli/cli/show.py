@@ -214,6 +214,8 @@ def show(  # noqa: PLR0913 - a command's options
 
     paths = [_STANDARD_INPUT if path == Path("-") else path for path in paths]
     keys = tuple(name_and_value("--key", one) for one in key or ())
+    if _is_before(until, since):
+        raise usage_error("--until is before --since: no change is between them")
     wanted = ChangeFilter(frozenset(operations or ()), keys, frozenset(columns or ()), since, until, at)
     stream_options.check_connector(form, connector_config, connector_property, record)
     if form == "debezium":
@@ -245,6 +247,13 @@ def show(  # noqa: PLR0913 - a command's options
         shown.refuse_unmatched()
         if not partial and sys.stdout.isatty():
             _tell_of_unfinished(paths)
+
+
+def _is_before(one: Lsn | datetime | None, other: Lsn | datetime | None) -> bool:
+    """Whether both are positions, or both are times, and one is before the other."""
+    if isinstance(one, Lsn) and isinstance(other, Lsn):
+        return one < other
+    return isinstance(one, datetime) and isinstance(other, datetime) and one < other
 
 
 def _tell_of_unfinished(paths: list[Path]) -> None:

@@ -142,6 +142,8 @@ def test_a_table_of_which_a_snapshot_had_no_rows_is_there(pgcdc, database18):
             ),
         ),
         (["--since", "99999999h"], '--since: "99999999h" ago is before the year 1'),
+        (["--since", "1h", "--until", "2h"], "--until is before --since: no change is between them"),
+        (["--since", "0/20", "--until", "0/1F"], "--until is before --since: no change is between them"),
         (["--at", "1"], '--at: "1" is not an LSN, such as 0/1A2B3C8'),
         (["--key", "id"], '--key: "id" is not NAME=VALUE'),
         (["--limit", "1", "--tail", "1"], "--limit and --tail: give one of them"),
