@@ -92,6 +92,25 @@ def test_some_arrays_are_left_out_even_where_unknown_types_are_not(kind):
     assert of_type(kind, include_unknown_datatypes=True) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "written"),
+    [
+        ("uuid[]", "{{NULL}}", '["[Ljava.lang.String;@0"]'),
+        (array_of(PgType(20020, -1, "mood", "enum"), 20021), "{{a},{b}}", '["J","J"]'),
+        (array_of(CITEXT, 20010), "{{a},{b}}", "[null,null]"),
+        ("numeric[]", "{{1},{2}}", "[null,null]"),
+        ("numeric[]", "{{1},{NaN}}", None),
+        ("xid[]", "{{1}}", None),
+    ],
+)
+def test_an_array_within_an_array_is_null_or_the_address_of_an_object(kind, text, written):
+    """By column and one by one."""
+    to_json = of_type(kind, include_unknown_datatypes=True).to_json
+    expected = written and written.replace('"J"', '"[Ljava.lang.String;@0"').encode()
+    assert to_json(kernels.binary([text, "{}", text])).to_pylist() == [expected, b"[]", expected]
+    assert single_token(to_json, text.encode()) == expected
+
+
 def test_times_with_a_zone_lose_their_fraction_in_arrays_only():
     assert shown(of_type("timetz"), "10:11:12.5+01") == ['"09:11:12.5Z"']
     assert shown(of_type("timetz[]"), "{10:11:12.5+01}") == ['["09:11:12Z"]']

@@ -1,12 +1,14 @@
 """Arrays, whose elements are converted by their type; and pgvector's vectors, known since Debezium 3.4.
 
 For an array of several dimensions the connector writes as many elements as the outermost dimension has, all
-null (for text, a Java object's address, which differs in each run); so it is here.
+null (for what it writes as text, a Java object's address, which differs in each run). If its elements can't
+be null, the array is. So it is here.
 """
 
 import hashlib
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +36,13 @@ from pgcdc_cli.types.array_literals import Elements, parse_array, split_arrays
 from pgcdc_cli.types.kernels import Booleans
 from pgcdc_cli.types.pg_type import PgType
 
-_TEXTS = frozenset(["text", "varchar", "bpchar", "char", "json", "jsonb", "xml", "citext"])
+_TEXTS = frozenset(
+    [
+        "text", "varchar", "bpchar", "char", "json", "jsonb", "uuid", "inet", "cidr", "macaddr", "macaddr8",
+        "ltree", "int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange",
+    ]
+)  # fmt: skip
+"""Types whose elements the connector makes text of, whatever they are."""
 _NOT_FINITE = r"^(NaN|-?Infinity)$"
 _LOWER_BOUND = r"^\[[+-]?\d+:[+-]?\d+\]="
 _NULL = pa.scalar(NULL, pa.binary())
@@ -46,6 +54,12 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
     no_nulls = not optional or element.name == "ltree"
     schema = {"type": "array", "items": in_order({**kind.schema, "optional": optional})}
     delimiter = ";" if element.name == "box" else ","
+    inner = _inner_array(element, kind, optional=optional)
+
+    def nested(text: str) -> bytes | None:
+        if inner is None or (element.name == "numeric" and re.search("NaN|Infinity", text)):
+            return None
+        return _several_dimensions(text, inner)
 
     def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
         elements = _split(column, delimiter)
@@ -57,12 +71,12 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
         if element.name == "numeric":
             null = null | elements.rows_with(kernels.as_mask(kernels.matches(elements.texts, _NOT_FINITE)))
         shown = kernels.null_where(kernels.as_binary(kernels.join([b"[", listed, b"]"])), null)
-        return _with_several_dimensions(shown, column, elements.irregular, element)
+        return _with_several_dimensions(shown, column, elements.irregular, nested)
 
     def each(text: str) -> bytes | None:
         elements = parse_array(re.sub(_LOWER_BOUND, "", text), delimiter)
         if elements is None:
-            return _several_dimensions(text, element)
+            return nested(text)
         tokens = [None if one is None else single_token(kind.to_json, one.encode()) for one in elements]
         if element.name == "numeric" and any(re.search(_NOT_FINITE, one) for one in elements if one):
             return None
@@ -117,17 +131,25 @@ def _split(column: pa.BinaryArray, delimiter: str) -> Elements:
 
 
 def _with_several_dimensions(
-    shown: pa.BinaryArray, column: pa.BinaryArray, irregular: Booleans, element: PgType
+    shown: pa.BinaryArray, column: pa.BinaryArray, irregular: Booleans, nested: Callable[[str], bytes | None]
 ) -> pa.BinaryArray:
     if not irregular.any():
         return shown
     texts = column.filter(pa.array(irregular))
-    counted = kernels.binary([_several_dimensions(text.as_py().decode(), element) for text in texts])
+    counted = kernels.binary([nested(text.as_py().decode()) for text in texts])
     return kernels.replace_with_mask(shown, irregular, counted)
 
 
-def _several_dimensions(text: str, element: PgType) -> bytes:
-    """Write as many elements as the outermost dimension has."""
+def _inner_array(element: PgType, kind: Kind, *, optional: bool) -> str | None:
+    """Find what an array within an array is written as; None if the outermost array is null then."""
+    text = optional and element.name in _TEXTS
+    if text or element.category == "enum" or kind.schema.get("name") == "io.debezium.data.Tsvector":
+        return _JAVA_ARRAY
+    return "null" if optional else None
+
+
+def _several_dimensions(text: str, inner: str) -> bytes:
+    """Write `inner` as often as the outermost dimension has elements."""
     body = text.partition("=")[2] if text.startswith("[") else text
     depth = outer = 0
     quoted = escaped = False
@@ -139,8 +161,7 @@ def _several_dimensions(text: str, element: PgType) -> bytes:
         elif not quoted and character in "{}":
             depth += 1 if character == "{" else -1
             outer += character == "{" and depth == 2
-    item = _JAVA_ARRAY if element.name in _TEXTS else "null"
-    return f"[{','.join([item] * outer)}]".encode()
+    return f"[{','.join([inner] * outer)}]".encode()
 
 
 def _unavailable(element: PgType, config: ConnectorConfig) -> bytes:
