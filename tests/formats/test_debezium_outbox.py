@@ -155,10 +155,21 @@ def test_what_is_not_supported_is_a_usage_error_that_names_it(own, reason):
 @pytest.mark.parametrize(
     "text",
     ["[1]", "1", " {}", '{"a"', '{"a": [1, "x"]}', '{"a": [1, 2147483648]}', '{"a": [[]]}', '{"a": [null]}',
-     '{"a": NaN}', '{"a": 1e999}', '{"a": 9223372036854775808}', '{"a": [{"b": 1}, {"b": "x"}]}'],
+     '{"a": NaN}', '{"a": 1e999}', '{"a": 9223372036854775808}', '{"a": [{"b": 1}, {"b": "x"}]}',
+     '{"": 1}', '{"a": {"": 1}}', '{"a": [{"": 1}]}'],
 )  # fmt: skip
 def test_what_no_schema_describes_stays_text(text):
     assert Expansion("payload", nulls=False, unnamed="").expand(text) is None
+
+
+@pytest.mark.parametrize("text", ['{"a": 1} x', '{"a": 1}{"b": 2}', '{"": null, "a": 1}', '{"": [], "a": 1}'])
+def test_what_follows_an_object_or_is_left_out_does_not_keep_it_from_being_expanded(text):
+    _, token = Expansion("payload", nulls=False, unnamed="").expand(text)
+    assert token == b'{"a":1}'
+
+
+def test_a_member_without_a_name_keeps_its_null_from_being_expanded():
+    assert Expansion("payload", nulls=True, unnamed="").expand('{"": null}') is None
 
 
 ODD_NUMBERS = [
@@ -202,6 +213,7 @@ def printed(value):
 @hypothesis.given(
     st.lists(st.dictionaries(TEXTS, MEMBERS, max_size=4).map(printed) | st.none()), st.booleans()
 )
+@hypothesis.example(['{"": 1}', '{"a": ""}', '{"a": {"": true}}'], False)
 @hypothesis.example([f'{{"n": {number}}}' for number in ODD_NUMBERS], True)
 @hypothesis.example(['{"a": ' * 120 + "1" + "}" * 120, '{"a": 1}'], True)
 def test_jsonb_is_expanded_as_a_column_as_it_is_one_by_one(payloads, nulls):

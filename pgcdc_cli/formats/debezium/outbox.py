@@ -49,7 +49,8 @@ class Expansion:
         if not text.startswith("{"):
             return None
         try:
-            value = json.loads(text, parse_constant=_refuse)
+            # As Jackson does: what follows the object doesn't count.
+            value, _ = _DECODER.raw_decode(text)
             schema = self._schema(self.name, value)
             return None if schema is None else (schema, _token(value, schema))
         except (ValueError, RecursionError):
@@ -61,6 +62,8 @@ class Expansion:
             begin = self.unnamed if name is None else f"{name}."
             described = {key: self._schema(begin + key, member) for key, member in value.items()}
             fields = [schema | {"field": key} for key, schema in described.items() if schema is not None]
+            if not all(field["field"] for field in fields):
+                raise _UnfitError
             return struct(fields, name, optional=True)
         if isinstance(value, list):
             return {"type": "array", "items": self._items(name, value), "optional": True} if value else None
@@ -144,9 +147,11 @@ def _refuse(_name: str) -> NoReturn:
     raise _UnfitError
 
 
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
 _AWKWARD = (
-    # Escapes, arrays, and characters that Jackson escapes.
-    r"[\\\[\xF0-\xF4]"
+    # Escapes, arrays, empty names, and characters that Jackson escapes.
+    r"[\\\[\xF0-\xF4]|\"\":"
     # Numbers that Java prints differently.
     r"|: -?(?:\d{19}|\d{8,}\.|0\.000)|\.\d{8}|\.\d+0[,}]"
 )
