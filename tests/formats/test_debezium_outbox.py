@@ -84,6 +84,29 @@ def test_a_few_rows_have_the_bytes_of_many(stream, monkeypatch, schemas, own):
     assert written() == one_by_one
 
 
+def test_a_schema_has_no_version_where_the_row_has_none(outbox):
+    outbox.facts.columns["version"] = ColumnFacts("7")
+    own = {
+        "table.field.event.schema.version": "version",
+        "table.fields.additional.placement": "type:envelope",
+    }
+    settings = config({"value.converter.schemas.enable": "true"}, **own)
+    rows = Stream(changes=[change(outbox, "I", [1, 5], [ROWS[0], ROWS[4]])])
+    schemas = [record["value"]["schema"] for record in records(rows, settings)]
+    assert [schema.get("version") for schema in schemas] == [3, None]
+    assert "version" not in schemas[1]
+
+
+def test_a_key_is_written_as_the_keys_converter_says():
+    columns = dict.fromkeys(("id", "aggregatetype"), "text")
+    outbox = table(columns | dict.fromkeys(("aggregateid", "payload"), "money"), name="outbox")
+    rows = Stream(changes=[change(outbox, "I", [1], [["1", "order", "$1.50", "$1.50"]])])
+    [record] = records(rows, config({"value.converter.decimal.format": "numeric"}))
+    assert (record["key"], record["value"]) == ("AJY=", 1.5)
+    [record] = records(rows, config({"key.converter.decimal.format": "numeric"}))
+    assert (record["key"], record["value"]) == (1.5, "AJY=")
+
+
 def test_topics_are_what_the_replacement_makes_of_the_route(stream):
     own = {"route.topic.regex": '(?<one>o)(r)("?).*', "route.topic.replacement": r"\$${one}-$2$12$3"}
     found = [record["topic"] for record in records(stream, config(**own))]
@@ -121,11 +144,18 @@ def test_an_update_is_the_end_where_that_is_asked_for(outbox):
         ({"table.field.event.timestamp": "at"}, 'no column "at"'),
         ({"table.fields.additional.placement": "nosuch:header"}, 'no column "nosuch"'),
         ({"route.by.field": "version"}, '"version" is not text'),
+        (
+            {
+                "table.field.event.schema.version": "type",
+                "table.fields.additional.placement": "id:envelope",
+            },
+            '"type" is not an integer',
+        ),
     ],
 )
 def test_a_table_that_is_no_outbox_is_a_usage_error(stream, own, reason):
     with pytest.raises(PgcdcError) as error:
-        records(stream, config(**own))
+        records(stream, config({"value.converter.schemas.enable": "true"}, **own))
     assert error.value.kind is ErrorKind.USAGE
     assert reason in error.value.message
 

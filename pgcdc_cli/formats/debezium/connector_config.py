@@ -61,6 +61,10 @@ class ExtractNewRecordState:
         return self.deletes == "rewrite"
 
 
+PAYLOAD = "payload"
+"""The payload's name if further columns are placed in the envelope beside it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedColumn:
     """A further column of the outbox, put under another name into a header or beside the payload."""

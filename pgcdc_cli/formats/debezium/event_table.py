@@ -5,7 +5,7 @@ connector configuration.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.debezium.connector_config import (
     ConnectorConfig,
-    EventRouter,
     ExtractNewRecordState,
     Transform,
 )
@@ -69,12 +68,9 @@ def event_table(
     """
     full_name = connect_schemas.topic(config, table.schema, table.name)
     transform = config.transform(full_name)
-    plain = _plain(table, _of_rows(config, transform), snapshot=snapshot)
-    columns = tuple(
-        replace(column, field=_mapped(table, column, config, snapshot=snapshot))
-        for name, column in plain.items()
-        if config.includes_column(table.schema, table.name, name)
-    )
+    of_rows = _of_rows(config, transform)
+    plain = _plain(table, of_rows, snapshot=snapshot)
+    columns = _of_row(table, plain, config, snapshot=snapshot)
     names = tuple(column.name for column in table.columns)
     wanted = config.key_columns(table.schema, table.name, names) or _key(table, facts, config)
     key_config = _of_key(config)
@@ -97,7 +93,12 @@ def event_table(
     )
     if isinstance(transform, ExtractNewRecordState):
         return _unwrapped(laid_out, row, transform, config)
-    return laid_out if transform is None else _outbox(laid_out, row, transform, config)
+    if transform is None:
+        return laid_out
+    as_key = replace(of_rows, value_converter_decimal_format=config.key_converter_decimal_format)
+    in_key = _of_row(table, _plain(table, as_key, snapshot=snapshot), config, snapshot=snapshot)
+    layout = outbox_layout(columns, in_key, row, transform, config)
+    return replace(laid_out, outbox=layout, further=layout.columns)
 
 
 def _unwrapped(
@@ -120,9 +121,15 @@ def _unwrapped(
     )
 
 
-def _outbox(table: EventTable, row: Schema, router: EventRouter, config: ConnectorConfig) -> EventTable:
-    layout = outbox_layout(table.columns, row, router, config)
-    return replace(table, outbox=layout, further=layout.columns)
+def _of_row(
+    table: TableSchema, plain: Mapping[str, EventColumn], config: ConnectorConfig, *, snapshot: bool
+) -> tuple[EventColumn, ...]:
+    """List the columns that are not left out, with their masks."""
+    return tuple(
+        replace(column, field=_mapped(table, column, config, snapshot=snapshot))
+        for name, column in plain.items()
+        if config.includes_column(table.schema, table.name, name)
+    )
 
 
 def _of_rows(config: ConnectorConfig, transform: Transform | None) -> ConnectorConfig:

@@ -15,12 +15,12 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig, EventRouter
+from pgcdc_cli.formats.debezium.connector_config import PAYLOAD, ConnectorConfig, EventRouter
 from pgcdc_cli.formats.debezium.types import connect_schemas, texts
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, render, struct
 from pgcdc_cli.formats.debezium.types.kind import NULL, Converter, EventColumn, ToJson, single_token, token
 from pgcdc_cli.formats.debezium.types.numeric_types import java_float
-from pgcdc_cli.formats.debezium.unwrapped import by_distinct, find_column, text_column
+from pgcdc_cli.formats.debezium.unwrapped import by_distinct, find_column, integer_column, text_column
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans
 
@@ -195,10 +195,9 @@ def _without_blanks(values: pa.BinaryArray) -> pa.BinaryArray:
     return kernels.from_bytes(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), data[keep])
 
 
-PAYLOAD = "payload"
-"""The payload's name if further columns are placed in the envelope beside it."""
-_ROUTE, _VERSION, _SCHEMA = "<route>", b"<version>", b"<schema>"
-"""Marks in a schema for the parts that differ from row to row."""
+_ROUTE, _SCHEMA = "<route>", b"<schema>"
+_VERSION = b',"version":<version>'
+"""Marks in a schema for the parts that differ from row to row; without a version there is no such member."""
 _MARKS = re.compile(b"(%s|%s|%s)" % (_ROUTE.encode(), _VERSION, _SCHEMA))
 _BLANK = r'^"(?: |\\[tnrfb]|\\u00[01][0-9A-F])*"$'
 """A JSON string that Java's `trim` would empty."""
@@ -223,9 +222,16 @@ class OutboxLayout:
 
 
 def outbox_layout(
-    columns: Sequence[EventColumn], row: Schema, router: EventRouter, config: ConnectorConfig
+    columns: Sequence[EventColumn],
+    in_key: Sequence[EventColumn],
+    row: Schema,
+    router: EventRouter,
+    config: ConnectorConfig,
 ) -> OutboxLayout:
-    """Lay out an outbox whose rows have the schema `row`. Raises PgcdcError (USAGE) if it lacks a column."""
+    """Lay out an outbox whose rows have the schema `row`. Raises PgcdcError (USAGE) if it lacks a column.
+
+    `in_key` are the columns as the key's converter writes them.
+    """
     builder = _Builder(columns, row, router, config)
     if router.timestamp:
         builder.find(router.timestamp)
@@ -239,7 +245,7 @@ def outbox_layout(
     return OutboxLayout(
         router=router,
         topic=routed,
-        key=builder.converted(builder.find(router.event_key)),
+        key=builder.converted(find_column(in_key, router.event_key, row["name"])),
         value=builder.value(),
         headers=tuple(
             (token(name) + b":", *builder.converted(builder.find(column)), b",") for name, column in headers
@@ -328,7 +334,7 @@ class _Builder:
         of_all: list[Any] = [_SCHEMA, *fields]
         schema = connect_schemas.struct(of_all, f"{begin}.{_ROUTE}.{last}")
         if self._router.schema_version:
-            schema["version"] = _VERSION
+            schema["version"] = b"<version>"
         plain = connect_schemas.field(payload.field.schema, PAYLOAD)
         of_payload = _always(
             self._expanded(payload, lambda parts: render(parts[0] | {"field": PAYLOAD}), render(plain)),
@@ -336,11 +342,16 @@ class _Builder:
         )
         parts: dict[bytes, Callable[[], EventColumn]] = {
             _ROUTE.encode(): lambda: _converted(self.route, lambda found: found[1:-1]),
-            _VERSION: lambda: self.find(self._router.schema_version),
+            _VERSION: self._version,
             _SCHEMA: lambda: of_payload,
         }
         for text in _MARKS.split(render(schema)):
             yield self.add(parts[text]()) if text in parts else text
+
+    def _version(self) -> EventColumn:
+        """Make the member for the schema's version, empty without one."""
+        column = integer_column(self._columns, self._router.schema_version, self._row["name"])
+        return _always(_converted(column, lambda found: b',"version":' + found), b"")
 
     @property
     def _schemas(self) -> bool:

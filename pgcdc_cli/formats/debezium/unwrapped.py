@@ -77,9 +77,21 @@ def is_blank(text: str) -> bool:
 
 def text_column(columns: Sequence[EventColumn], name: str, row: str) -> EventColumn:
     """Find a text field by its name. Raises PgcdcError (USAGE) if there is none."""
+    return _column_of(columns, name, row, ("string", "text"))
+
+
+def integer_column(columns: Sequence[EventColumn], name: str, row: str) -> EventColumn:
+    """Find a field of type integer by its name. Raises PgcdcError (USAGE) if there is none."""
+    return _column_of(columns, name, row, ("int32", "an integer"))
+
+
+def _column_of(
+    columns: Sequence[EventColumn], name: str, row: str, type_and_name: tuple[str, str]
+) -> EventColumn:
+    type_, type_name = type_and_name
     found = find_column(columns, name, row)
-    if found.field.schema["type"] != "string":
-        raise _unfit(row, f'its column "{name}" is not text')
+    if found.field.schema["type"] != type_:
+        raise _unfit(row, f'its column "{name}" is not {type_name}')
     return found
 
 
