@@ -165,6 +165,8 @@ def test_a_table_that_is_no_outbox_is_a_usage_error(stream, own, reason):
     [
         ({"table.fields.additional.placement": "a:body"}, '"a:body" is not COLUMN:header'),
         ({"table.fields.additional.placement": "a"}, '"a" is not'),
+        ({"table.fields.additional.placement": "a:envelope:payload"}, 'makes "payload" twice'),
+        ({"table.fields.additional.placement": "a:envelope:n,b:envelope:n"}, 'makes "n" twice'),
         ({"route.topic.regex": "("}, "be used as a regular expression"),
         ({"route.topic.replacement": "${other}"}, "a group that is not in"),
         ({"route.topic.replacement": "$7"}, "a group that is not in"),

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.connector_config import (
+    PAYLOAD,
     AddedMember,
     Deletes,
     EventRouter,
@@ -275,7 +276,7 @@ def _route(
     prefix: str, values: Mapping[str, Any], _version: str, predicate: TopicPredicate | None
 ) -> Transform:
     regex = pattern(f"{prefix}route.topic.regex", values["route_topic_regex"], ignore_case=False)
-    placed = tuple(_placed(f"{prefix}table.fields.additional.placement", values))
+    placed = _all_placed(f"{prefix}table.fields.additional.placement", values)
     if values["route_tombstone_on_empty_payload"] and any(one.placement == "envelope" for one in placed):
         name = f"{prefix}route.tombstone.on.empty.payload"
         raise wrong(name, "true", "is not supported together with a column that is placed in the envelope")
@@ -296,6 +297,17 @@ def _route(
         on_update=values["debezium_op_invalid_behavior"],
         predicate=predicate,
     )
+
+
+def _all_placed(name: str, values: Mapping[str, Any]) -> tuple[PlacedColumn, ...]:
+    """Parse where further columns are placed; no name in the envelope may be there twice."""
+    placed = tuple(_placed(name, values))
+    names = [PAYLOAD, *(one.alias for one in placed if one.placement == "envelope")]
+    twice = next((one for one in names if names.count(one) > 1), None)
+    if twice is not None:
+        text = values["table_fields_additional_placement"]
+        raise wrong(name, text, f'makes "{twice}" twice in the envelope')
+    return placed
 
 
 def _placed(name: str, values: Mapping[str, Any]) -> Iterator[PlacedColumn]:
