@@ -420,9 +420,9 @@ class OpenFiles:
         return self._open[path]
 
     def _keep(self, path: str, flags: int) -> int:
-        others = [one for one in self._open if one != self.kept]
-        if len(others) >= self._limit:
-            self.close(others[0])
+        oldest = next((one for one in self._open if one != self.kept), None)
+        if oldest is not None and len(self._open) >= self._limit:
+            self.close(oldest)
         fd = self._open[path] = self.disk.open(self.full(path), flags)
         return fd
 
