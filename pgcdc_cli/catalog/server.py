@@ -9,7 +9,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgcdc_cli.replication.session import Kinds, SessionConnection, ask, connect, server_failure
+from pgcdc_cli.replication.failures import Kinds, server_failure
+from pgcdc_cli.replication.session import SessionConnection, ask, connect
 from pgcdc_cli.types.database_text import DatabaseText
 
 _RESTS_AFTER = 5.0

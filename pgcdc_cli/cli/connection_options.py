@@ -113,7 +113,7 @@ def connection_string(
         else:
             options["dbname"] = dbname
     except psycopg.ProgrammingError as error:
-        from pgcdc_cli.replication.session import conninfo_failure
+        from pgcdc_cli.replication.failures import conninfo_failure
 
         # Not even a traceback may show the words that libpq quotes: they may be parts of a password.
         raise conninfo_failure(str(dbname), error) from None

@@ -18,7 +18,7 @@ from psycopg.errors import Diagnostic
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication import commands, session
+from pgcdc_cli.replication import commands, failures, session
 from pgcdc_cli.replication.copy_both import ReplicationStream
 from pgcdc_cli.replication.feedback import NEVER, update_interval
 from pgcdc_cli.replication.session import connect
@@ -59,11 +59,11 @@ _START = {"XX000": ErrorKind.USAGE}
 """pgoutput refuses an unknown option with an internal error."""
 
 _STREAM = {
-    **dict.fromkeys(session.INVALID_TEXT, ErrorKind.PROTOCOL),
+    **dict.fromkeys(failures.INVALID_TEXT, ErrorKind.PROTOCOL),
     "42704": ErrorKind.PUBLICATION,
     "0A000": ErrorKind.PUBLICATION,
     "22": ErrorKind.PUBLICATION,
-    session.NOT_IN_PREREQUISITE_STATE: ErrorKind.CONNECTION,
+    failures.NOT_IN_PREREQUISITE_STATE: ErrorKind.CONNECTION,
 }
 """Errors while streaming: text can't be converted; the publication doesn't exist, its column lists contradict
 each other, or a row filter fails. NOT_IN_PREREQUISITE_STATE needn't mean that the slot is lost: the next
@@ -278,8 +278,8 @@ class ReplicationConnection:
         try:
             self._connection.execute(command.encode())
         except psycopg.Error as error:
-            failure = session.server_failure(f'drop slot "{name}"', error, _DROP)
-            if error.sqlstate == session.NOT_IN_PREREQUISITE_STATE:
+            failure = failures.server_failure(f'drop slot "{name}"', error, _DROP)
+            if error.sqlstate == failures.NOT_IN_PREREQUISITE_STATE:
                 failure.hint = "drop it on the primary: the standby has a copy of it"
             raise failure from error
 
@@ -298,7 +298,7 @@ class ReplicationConnection:
         try:
             self._connection.execute(commands.alter_slot(name, flags).encode())
         except psycopg.Error as error:
-            raise session.server_failure(f'alter slot "{name}"', error, _DROP) from error
+            raise failures.server_failure(f'alter slot "{name}"', error, _DROP) from error
 
     def temporary_copy(self, slot: str) -> str:
         """Copy a logical slot at its position into a temporary one; return the copy's name.
@@ -378,7 +378,7 @@ class ReplicationConnection:
         """Handle a notice. libpq calls this in order: after the frames before it, before those after it."""
         message = diagnostic.message_primary or ""
         name = next((one for one in self._publications if _names(message, self._as_received(one))), None)
-        unknown = diagnostic.sqlstate == session.NOT_IN_PREREQUISITE_STATE and name is not None
+        unknown = diagnostic.sqlstate == failures.NOT_IN_PREREQUISITE_STATE and name is not None
         if unknown and self._stream is not None:
             message = f'could not stream publication "{name}": it does not exist at this point of the WAL'
             self._stream.end(PgcdcError(ErrorKind.PUBLICATION, message, hint=_PUBLICATION_HINT))
@@ -397,13 +397,13 @@ class ReplicationConnection:
         return self._copied_slot or self._slot
 
     def _stream_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = session.server_failure(f'receive from slot "{self._known_slot}"', error, _STREAM)
-        if error.sqlstate in session.INVALID_TEXT:
+        failure = failures.server_failure(f'receive from slot "{self._known_slot}"', error, _STREAM)
+        if error.sqlstate in failures.INVALID_TEXT:
             position = _POSITION.search(error.diag.context or "")
             where = f" (LSN {position[0]})" if position else ""
             return PgcdcError(failure.kind, f"{failure.message}{where}", hint=_UNCONVERTED_HINT)
         if failure.kind is ErrorKind.PUBLICATION:
-            missing = error.sqlstate == session.UNDEFINED_OBJECT
+            missing = error.sqlstate == failures.UNDEFINED_OBJECT
             failure.hint = _PUBLICATION_HINT if missing else _UNFIT_HINT
         if error.sqlstate == _DIFFERENT_COLUMNS:
             failure.hint = _COLUMNS_HINT
@@ -412,13 +412,13 @@ class ReplicationConnection:
         if failure.kind is ErrorKind.SERVER_FAULT:
             remedy = f"try --streaming off, or {_START_OVER}" if self._streams else _START_OVER
             failure.hint = f"{_SERVER_FAILED} {remedy}"
-        if not self._streams and error.sqlstate in {session.DISK_FULL, session.OUT_OF_MEMORY}:
+        if not self._streams and error.sqlstate in {failures.DISK_FULL, failures.OUT_OF_MEMORY}:
             failure.hint = f"{failure.hint}, {_SPOOL_HINT}"
         return failure
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = session.server_failure(f'start streaming from slot "{self._known_slot}"', error, _START)
-        if failure.kind is ErrorKind.USAGE and error.sqlstate != session.NOT_IN_PREREQUISITE_STATE:
+        failure = failures.server_failure(f'start streaming from slot "{self._known_slot}"', error, _START)
+        if failure.kind is ErrorKind.USAGE and error.sqlstate != failures.NOT_IN_PREREQUISITE_STATE:
             failure.hint = _OPTIONS_HINT
         if failure.kind is ErrorKind.SLOT_ACTIVE:
             failure.hint = f"another process is using it: see pgcdc slot show {self._known_slot}"
@@ -433,7 +433,7 @@ class ReplicationConnection:
         try:
             return self._connection.execute(query).fetchone()
         except psycopg.Error as error:
-            raise session.server_failure(f'look at slot "{self._known_slot}"', error) from error
+            raise failures.server_failure(f'look at slot "{self._known_slot}"', error) from error
 
     def _timeout_and_position(self) -> tuple[float, Lsn]:
         """Read `wal_sender_timeout`, in seconds, and the slot's position: no update reports less."""
@@ -441,18 +441,18 @@ class ReplicationConnection:
         milliseconds, position = self._row(query, f'look at slot "{self._known_slot}"')
         return milliseconds / 1000, Lsn.parse(str(position)) if position else Lsn(0)
 
-    def _row(self, command: str, doing: str, kinds: session.Kinds | None = None) -> tuple[Any, ...]:
+    def _row(self, command: str, doing: str, kinds: failures.Kinds | None = None) -> tuple[Any, ...]:
         row = self._execute(command, doing, kinds).fetchone()
         assert row is not None
         return row
 
     def _execute(
-        self, command: str, doing: str, kinds: session.Kinds | None = None
+        self, command: str, doing: str, kinds: failures.Kinds | None = None
     ) -> psycopg.Cursor[tuple[Any, ...]]:
         try:
             return self._connection.execute(command.encode())
         except psycopg.Error as error:
-            raise session.server_failure(doing, error, kinds) from error
+            raise failures.server_failure(doing, error, kinds) from error
 
 
 def _start_problem(facts: tuple[Any, ...], sqlstate: str | None) -> tuple[ErrorKind, str | None]:
@@ -462,7 +462,7 @@ def _start_problem(facts: tuple[Any, ...], sqlstate: str | None) -> tuple[ErrorK
         return ErrorKind.USAGE, "pgcdc reads logical slots"
     if database != ours:
         return ErrorKind.USAGE, f'connect to database "{database}", where the slot was made, with -d'
-    if lost or sqlstate != session.NOT_IN_PREREQUISITE_STATE:
+    if lost or sqlstate != failures.NOT_IN_PREREQUISITE_STATE:
         return ErrorKind.SLOT_INVALIDATED, None
     return (ErrorKind.SLOT_ACTIVE, SYNCED_HINT) if synced else (ErrorKind.UNEXPECTED, None)
 

@@ -19,7 +19,7 @@ from psycopg.pq.abc import PGconn
 
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.session import server_failure
+from pgcdc_cli.replication.failures import server_failure
 
 NEVER = float("inf")
 

@@ -1,29 +1,20 @@
-"""Sessions with the server: how they are opened, and what their errors mean, in any language.
-
-SQLSTATEs are those of the PostgreSQL manual, "PostgreSQL Error Codes". libpq has none for a refused
-connection. There its English text is matched; if the server's `lc_messages` is another language, `PQping`
-tells a server that refuses us from one that isn't there or isn't ready.
-"""
+"""Sessions with the server: how they are opened, and how they ask."""
 
 import json
-import os
-import re
 import select
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
 import psycopg
-from psycopg import errors, sql, waiting
+from psycopg import errors, waiting
 from psycopg.abc import RV, Buffer, PQGen
 from psycopg.adapt import AdaptersMap, Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import Conninfo, PGconn, Ping, TransactionStatus
+from psycopg.pq import PGconn, TransactionStatus
 from psycopg.rows import Row
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError, mask, nearest
-from pgcdc_cli.replication.commands import SLOT_NAME_HINT
-from pgcdc_cli.replication.refusal import ACCEPTED, sqlstate_of_refusal
+from pgcdc_cli.replication.failures import INVALID_TEXT, connect_failure, server_failure
 from pgcdc_cli.types.database_text import DatabaseText
 
 SessionKind = Literal["fixed", "default", "physical"]
@@ -36,7 +27,6 @@ which takes replication commands only.
 """
 
 SessionConnection = psycopg.Connection[tuple[object, ...]]
-Kinds = dict[str, ErrorKind]
 
 _TIMEOUTS = dict.fromkeys(
     ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"), "0"
@@ -104,135 +94,6 @@ _SET_UP: dict[SessionKind, bytes] = {
     "fixed": _statements(SESSION_SETTINGS, _KEPT_SEARCH_PATH, _EMPTY_SEARCH_PATH, _NO_TRANSACTION_TIMEOUT),
     "default": _statements(_TIMEOUTS, _EMPTY_SEARCH_PATH, _NO_TRANSACTION_TIMEOUT),
     "physical": b"",
-}
-
-UNDEFINED_OBJECT = "42704"
-INVALID_TEXT = ("22021", "22P05")
-"""A character is invalid, or has no equivalent in the client's encoding."""
-NOT_IN_PREREQUISITE_STATE = "55000"
-DISK_FULL, OUT_OF_MEMORY, LIMIT_EXCEEDED = "53100", "53200", "53400"
-
-_KINDS = {
-    "3D000": ErrorKind.USAGE,
-    "3F000": ErrorKind.USAGE,
-    "25006": ErrorKind.USAGE,
-    **dict.fromkeys(INVALID_TEXT, ErrorKind.PROTOCOL),
-    "0A000": ErrorKind.USAGE,
-    "42501": ErrorKind.RIGHTS,
-    "42710": ErrorKind.SLOT_EXISTS,
-    UNDEFINED_OBJECT: ErrorKind.SLOT_MISSING,
-    NOT_IN_PREREQUISITE_STATE: ErrorKind.SLOT_INVALIDATED,
-    "55006": ErrorKind.SLOT_ACTIVE,
-    "58P01": ErrorKind.SLOT_INVALIDATED,
-    "58030": ErrorKind.CONNECTION,
-    "53000": ErrorKind.CONNECTION,
-    DISK_FULL: ErrorKind.CONNECTION,
-    OUT_OF_MEMORY: ErrorKind.CONNECTION,
-    "53300": ErrorKind.CONNECTION,
-    LIMIT_EXCEEDED: ErrorKind.USAGE,
-    "40001": ErrorKind.CONNECTION,
-    "40P01": ErrorKind.CONNECTION,
-    "25P03": ErrorKind.CONNECTION,
-    "25P04": ErrorKind.CONNECTION,
-    "55P03": ErrorKind.CONNECTION,
-    "57014": ErrorKind.CONNECTION,
-    "57P01": ErrorKind.NOT_READY,
-    "57P02": ErrorKind.NOT_READY,
-    "57P03": ErrorKind.NOT_READY,
-    "57P05": ErrorKind.CONNECTION,
-}
-_CANCELLED = "it was cancelled, by a timeout of the server or with pg_cancel_backend: run again"
-_INVALID_NAME = (
-    "a name or default in the catalog is not valid text: change it, or continue with --invalid-text replace"
-    " or escape, or with --no-catalog"
-)
-_CLASSES = {
-    "08": ErrorKind.CONNECTION,
-    "22": ErrorKind.USAGE,
-    "28": ErrorKind.AUTHENTICATION,
-    "42": ErrorKind.USAGE,
-    "P0": ErrorKind.USAGE,
-}
-_HINTS = {
-    **dict.fromkeys(INVALID_TEXT, _INVALID_NAME),
-    "3D000": "check -d",
-    "25006": (
-        "connect to the primary: a standby is read only; if default_transaction_read_only is on, set"
-        " PGOPTIONS='-c default_transaction_read_only=off'"
-    ),
-    "40001": "run again; hot_standby_feedback = on keeps a standby from having to cancel queries",
-    "25P03": _CANCELLED,
-    "25P04": _CANCELLED,
-    "42602": SLOT_NAME_HINT,
-    "53000": "the server's log says what it lacks: allow it more open files, for example",
-    DISK_FULL: "make room on the server's disk",
-    OUT_OF_MEMORY: "give the server more memory",
-    "53300": "raise max_connections or max_wal_senders, or end other sessions",
-    LIMIT_EXCEEDED: "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list",
-    "55P03": _CANCELLED,
-    "57014": _CANCELLED,
-    "58030": "the server can't read or write on its disk: see its log",
-    "P0001": "a function of the database refuses it, such as one that an event trigger calls",
-}
-_CHECK_SETTINGS = "check the connection string, the service file and the PG* variables, such as PGOPTIONS"
-_ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
-_CHECK_KEY = "check sslkey, a file that only its owner may read (chmod 600), and sslpassword"
-_NOT_THAT_ONE = "wait until one is what target_session_attrs asks for, as in a failover, or name others"
-_REFUSED = (
-    (r"private key", ErrorKind.USAGE, _CHECK_KEY),
-    (
-        r"starting up|shutting down|not (yet )?accepting|recovery mode|terminating connection",
-        ErrorKind.NOT_READY,
-        None,
-    ),
-    (
-        (
-            r'invalid (integer|port)|configuration parameter|(for|set) parameter "|parameter ".*" cannot'
-            r"|requires a .*value|command-line argument"
-        ),
-        ErrorKind.USAGE,
-        _CHECK_SETTINGS,
-    ),
-    (r"session is (not )?read-only|server is (not )?in hot standby", ErrorKind.CONNECTION, _NOT_THAT_ONE),
-    (r"Is the server running|timeout expired|translate host|resolve host", ErrorKind.CONNECTION, None),
-    (r"too many|remaining connection slots|max_wal_senders", ErrorKind.CONNECTION, _HINTS["53300"]),
-    (r"WAL sender|walsender|permission denied", ErrorKind.RIGHTS, None),
-    (r"database .* does not exist", ErrorKind.USAGE, _HINTS["3D000"]),
-    (r"authentication|pg_hba\.conf|password|role .* does not exist|log in", ErrorKind.AUTHENTICATION, None),
-    (
-        r"client certificate",
-        ErrorKind.AUTHENTICATION,
-        "give a certificate that the server accepts: sslcert, sslkey",
-    ),
-    (r"certificate|does not support SSL", ErrorKind.USAGE, "check sslmode, sslrootcert and sslcert"),
-    (
-        r"closed the connection unexpectedly|Connection reset|Broken pipe|unexpected eof|EOF detected",
-        ErrorKind.CONNECTION,
-        None,
-    ),
-)
-_CONNECTION_STRINGS = 'as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop'
-_UNKNOWN_PARAMETER = re.compile(r'invalid (?:connection option|URI query parameter:) "(.*)"')
-_QUOTED_WORD = re.compile(r'^((?:missing "=" after )?[^"]*)".*"')
-_FAILED = re.compile(r"^(connection failed: |connection is bad: )+")
-_ATTEMPT = re.compile(
-    r"^- host: (?:None|'(.*?)'), port: (?:None|'(.*?)'), hostaddr: (?:None|'(.*?)'): ", re.MULTILINE
-)
-_WHERE = re.compile(r"^connection to server (?:at|on) .*? failed: ")
-_REFUSED_WITH = {
-    ACCEPTED: ErrorKind.CONNECTION,
-    "22": ErrorKind.USAGE,
-    "28": ErrorKind.AUTHENTICATION,
-    UNDEFINED_OBJECT: ErrorKind.USAGE,
-    NOT_IN_PREREQUISITE_STATE: ErrorKind.NOT_READY,
-}
-"""What codes mean when a connection is refused: a setting that doesn't exist, or a database that lets nobody
-in. They matter if the server's words, in another language, match none of `_REFUSED`.
-"""
-_PINGS = {
-    Ping.OK: ErrorKind.AUTHENTICATION,
-    Ping.REJECT: ErrorKind.NOT_READY,
-    Ping.NO_ATTEMPT: ErrorKind.USAGE,
 }
 
 
@@ -385,128 +246,3 @@ def _with_timeouts(conninfo: str) -> str:
     attempt.finish()
     given = {name: value.decode() for name in _NETWORK if (value := known.get(name)) is not None}
     return make_conninfo(conninfo, **(_NETWORK | given))
-
-
-def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
-    """Make the error for a connection that failed."""
-    if isinstance(error, psycopg.ProgrammingError):
-        return conninfo_failure(conninfo, error)
-    # psycopg doesn't name a host that comes from the environment.
-    said = str(error).replace("resolve host None", f"resolve host {os.environ.get('PGHOST')!r}")
-    text = _one_line(_FAILED.sub("", said, count=1))
-    kind, hint = _refusal(conninfo, text)
-    text = "; ".join([*_unresolved(conninfo, str(error)), _of_several_hosts(str(error)) or text])
-    hint = _connect_grant(text, error) or hint
-    if error.pgconn is not None and error.pgconn.needs_password:
-        kind, hint = ErrorKind.AUTHENTICATION, None
-    return PgcdcError(kind, f"could not connect to the server: {text}", hint=hint)
-
-
-def conninfo_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
-    """Make the error for a connection string that libpq can't parse.
-
-    libpq quotes the word that stopped it. In a string with a password that may be a part of the password, so
-    only the parameter that it resembles is named.
-    """
-    text = _one_line(str(error))
-    word = _UNKNOWN_PARAMETER.fullmatch(text)
-    near = nearest(word[1], [one.keyword.decode() for one in Conninfo.get_defaults()], 1) if word else []
-    if "pass" in conninfo.lower() or "@" in conninfo:
-        text = _QUOTED_WORD.sub(r'\1"..."', text)
-    meant = f'did you mean "{near[0]}"? ' if near else ""
-    # The value may also come from a service file or an environment variable.
-    hint = _CHECK_SETTINGS if text.startswith("bad value") else f"{meant}{_CONNECTION_STRINGS}"
-    return PgcdcError(ErrorKind.USAGE, f"could not read the connection string: {text}", hint=hint)
-
-
-def _connect_grant(text: str, error: psycopg.Error) -> str | None:
-    """Return the GRANT for a role that lacks the CONNECT privilege; None for other errors."""
-    refused = re.search(r'permission denied for database "(.+?)"', text)
-    if refused is None or error.pgconn is None:
-        return None
-    role = sql.Identifier(error.pgconn.user.decode()).as_string()
-    return f"GRANT CONNECT ON DATABASE {sql.Identifier(refused[1]).as_string()} TO {role}"
-
-
-def _of_several_hosts(text: str) -> str | None:
-    """Shorten psycopg's message about several attempts, which repeats the last; None for a single one."""
-    _, *parts = _ATTEMPT.split(text)
-    attempts = zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True)
-    said = (f"{_address(host or address, port)}: {_brief(why)}" for host, port, address, why in attempts)
-    return "; ".join(dict.fromkeys(said)) or None
-
-
-def _unresolved(conninfo: str, text: str) -> list[str]:
-    """Name the hosts that psycopg leaves out of its message, since it could not resolve their names.
-
-    A message that names no host doesn't tell which ones were tried.
-    """
-    hosts = str(conninfo_to_dict(conninfo).get("host") or "").split(",")
-    named = [host for host in hosts if f'"{host}"' in text or f"'{host}'" in text]
-    left_out = [host for host in hosts if host and host not in named and not host.startswith(("/", "@"))]
-    return [f'"{host}": its name could not be resolved' for host in dict.fromkeys(left_out)] if named else []
-
-
-def _address(host: str | None, port: str | None) -> str:
-    return f'"{host}", port {port}' if port else f'"{host}"'
-
-
-def _brief(failure: str) -> str:
-    """Return only the reason of a failed attempt."""
-    reason = _FAILED.sub("", failure, count=1).partition("\n\tIs the server running")[0]
-    return _one_line(_WHERE.sub("", reason, count=1))
-
-
-def _refusal(conninfo: str, text: str) -> tuple[ErrorKind, str | None]:
-    for pattern, kind, hint in _REFUSED:
-        if re.search(pattern, text):
-            return kind, hint
-    state = sqlstate_of_refusal(conninfo)
-    kind = kind_of(state, _REFUSED_WITH) if state else ErrorKind.SERVER_FAULT
-    if state and kind is not ErrorKind.SERVER_FAULT:
-        return kind, _HINTS.get(state) or (_CHECK_SETTINGS if kind is ErrorKind.USAGE else None)
-    kind = _PINGS.get(Ping(PGconn.ping(conninfo.encode())), ErrorKind.CONNECTION)
-    return kind, _CHECK_SETTINGS if kind is ErrorKind.USAGE else None
-
-
-def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None) -> PgcdcError:
-    """Make `could not {doing}: reason`, for a command that the server refused or a lost connection."""
-    kind = kind_of(error.sqlstate, kinds)
-    if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
-        kind = ErrorKind.UNEXPECTED
-    hint = _HINTS.get(error.sqlstate or "")
-    if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
-        kind, hint = ErrorKind.USAGE, "set wal_level = logical in postgresql.conf and restart the server"
-    if error.sqlstate == LIMIT_EXCEEDED and "temp_file_limit" in str(error):
-        hint = "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '64MB'"
-    if "output_plugin_libraries" in (error.diag.message_hint or ""):
-        hint = _ALLOW_PLUGIN
-    return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)
-
-
-def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:
-    """Look up an SQLSTATE; None is a lost connection. `kinds` has the caller's own, by code or class.
-
-    Any other code is a fault of the server: internal errors above all, as beside DDL.
-    """
-    if sqlstate is None:
-        return ErrorKind.CONNECTION
-    for table in (kinds or {}, _KINDS, _CLASSES):
-        for code in (sqlstate, sqlstate[:2]):
-            if code in table:
-                return table[code]
-    return ErrorKind.SERVER_FAULT
-
-
-def reason(error: psycopg.Error) -> str:
-    """Format the server's message and detail (or libpq's text) as one line without passwords."""
-    primary = error.diag.message_primary
-    if primary is None:
-        return _one_line(str(error))
-    detail = error.diag.message_detail
-    return _one_line(f"{primary} ({detail})" if detail else primary)
-
-
-def _one_line(text: str) -> str:
-    lines = (line.strip() for line in text.splitlines())
-    return mask(" ".join(line for line in lines if line))

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from pgcdc_cli.changes.slice import RowKey, TableResnapshot
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.session import server_failure
+from pgcdc_cli.replication.failures import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable
 from pgcdc_cli.types.database_text import DatabaseText

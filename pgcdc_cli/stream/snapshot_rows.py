@@ -41,7 +41,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.copy_out import TICK
-from pgcdc_cli.replication.session import server_failure
+from pgcdc_cli.replication.failures import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable, TablePart
 from pgcdc_cli.types.database_text import STRICT, DatabaseText

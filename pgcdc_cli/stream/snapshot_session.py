@@ -11,7 +11,8 @@ from psycopg import errors, sql
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication.copy_out import copy_columns, copy_out, is_encrypted
-from pgcdc_cli.replication.session import ask, connect, database_encoding, server_failure, this_server
+from pgcdc_cli.replication.failures import server_failure
+from pgcdc_cli.replication.session import ask, connect, database_encoding, this_server
 from pgcdc_cli.types.database_text import DatabaseText
 from pgcdc_cli.types.pg_type import PgType
 

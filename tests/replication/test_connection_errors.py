@@ -100,7 +100,7 @@ def test_a_setting_of_the_environment_that_does_not_fit_is_a_usage_error(
 
 
 def test_a_refusal_in_another_language_is_no_reason_to_try_again(strict_server, monkeypatch):
-    monkeypatch.setattr("pgcdc_cli.replication.session._REFUSED", ())
+    monkeypatch.setattr("pgcdc_cli.replication.failures._REFUSED", ())
     conninfo = make_conninfo(strict_server.uri(user="pw"), password="wrong")
     assert refused(conninfo).kind is ErrorKind.AUTHENTICATION
     assert refused("host=/nowhere user=u").kind is ErrorKind.CONNECTION

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask
-from pgcdc_cli.replication.session import connect, kind_of, server_failure
+from pgcdc_cli.replication.failures import kind_of, server_failure
+from pgcdc_cli.replication.session import connect
 
 
 @pytest.mark.parametrize(
