@@ -5,6 +5,7 @@ import re
 import pyarrow as pa
 from every_type import change, fill
 from segments import contents, manifest
+from servers import Encoded
 from stream_runs import NOW, refused, stream
 
 DEBEZIUM = ("-c", "topic.prefix=srv", "-c", "snapshot.mode=never")
@@ -25,6 +26,34 @@ def test_the_output_is_that_of_text(database, tmp_path):
         for table, lines in text.items():
             assert [same_time(line) for line in binary[table]] == [same_time(line) for line in lines]
         assert sum(map(len, text.values())) > 100
+
+
+XML = (
+    "<a>é</a>",
+    " <a/> ",
+    "",
+    '<?xml version="1.0" encoding="UTF-8"?><a>é</a>',
+    '<?xml version="1.0"?>\n\n<!DOCTYPE a><a/>',
+    '<?xml version="1.1"?>\n<a/>',
+    '<?xml version="1.0" standalone="no"?>\n<?xml-stylesheet encoding="a"?><a/>',
+)
+
+
+def test_xml_declares_no_encoding_that_it_does_not_have(server15, tmp_path):
+    """Only its binary format says in which encoding the session takes it."""
+    database = Encoded(server15, "LATIN1")
+    database.execute("CREATE TABLE x (a int PRIMARY KEY, b xml, c xml[])")
+    slot = database.create_slot()
+    insert = "INSERT INTO x VALUES (%s, %s::text::xml, ARRAY[%s::text::xml, NULL])"
+    for number, value in enumerate(XML):
+        database.execute(insert, (number, value, value))
+    text, binary = (
+        written(database, slot, tmp_path / f"out{len(option)}", "--invalid-text", "escape", *option)
+        for option in ((), ("--binary",))
+    )
+    assert binary == text
+    assert len(text["public.x"]) == len(XML)
+    database.drop()
 
 
 def written(database, slot, out, *options):

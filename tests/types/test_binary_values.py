@@ -264,6 +264,16 @@ def test_no_value_is_left_out_of_these_tests():
     assert {name for name, *_ in TYPES} - WITHOUT_READER - tried == {"xml"}, "these servers have no libxml"
 
 
+def test_xml_has_no_encoding_of_a_session_in_its_text():
+    sent = [
+        b'<?xml version="1.0" encoding="LATIN1"?>\n<a/>',
+        b'<?xml version="1.1" encoding="LATIN1" standalone="yes"?>\n<a/>',
+        b' <a encoding="b"/>',
+    ]
+    shown = [b"<a/>", b'<?xml version="1.1" standalone="yes"?>\n<a/>', sent[2]]
+    assert texts(builtin(142, -1), sent) == shown
+
+
 def test_enums_send_their_labels():
     mood = PgType(16390, -1, "mood", "enum")
     assert texts(mood, [b"ok", None, b"so so"]) == [b"ok", None, b"so so"]

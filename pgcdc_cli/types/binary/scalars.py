@@ -6,6 +6,7 @@ addresses (`inet_net_ntop.c`) one at a time. Geometric types: float8 numbers in 
 search: tsvector (`tsvectorsend`, `tsvectorout`) and tsquery (`tsquerysend`, `tsqueryout`).
 """
 
+import re
 import struct
 from dataclasses import dataclass
 from itertools import groupby
@@ -43,6 +44,25 @@ _LARGE = 4096
 def text(values: Packed) -> Packed:
     """Read a type whose send format is its text."""
     return values
+
+
+_XML_ENCODED = re.compile(rb'(<\?xml version="[^"]*") encoding="[^"]*"([^>]*)\?>\n?')
+_XML_DEFAULT = b'<?xml version="1.0"'
+
+
+def xml(values: Packed) -> Packed:
+    """Leave out the encoding that `xml_send` declares, unlike `xml_out`, if the session's is not UTF-8."""
+    return from_list([_without_encoding(wire) for wire in values.each()])
+
+
+def _without_encoding(wire: bytes) -> bytes:
+    declared = _XML_ENCODED.match(wire)
+    if declared is None:
+        return wire
+    if declared.groups() == (_XML_DEFAULT, b""):
+        # `xml_out` prints no declaration that says nothing, nor the end of its line.
+        return wire[declared.end() :]
+    return b"".join([*declared.groups(), wire[declared.end(2) :]])
 
 
 def versioned(values: Packed) -> Packed:
