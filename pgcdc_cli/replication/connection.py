@@ -6,7 +6,7 @@ The stream that this begins is handled by `copy_both.py`. PostgreSQL manual, "St
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -78,6 +78,14 @@ SELECT slot_type, database, current_database(),
        to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL OR to_jsonb(s) ->> 'wal_status' = 'lost',
        pg_is_in_recovery() AND (to_jsonb(s) ->> 'synced')::boolean
 FROM pg_replication_slots s WHERE slot_name = {}
+"""
+
+# `idle_replication_slot_timeout` is new in PostgreSQL 18.
+_USE_SLOTS = """
+SELECT coalesce(max(t.seconds), 0), count(pg_replication_slot_advance(s.slot_name, s.confirmed_flush_lsn))
+FROM (SELECT setting::int FROM pg_settings
+      WHERE name = 'idle_replication_slot_timeout' AND setting <> '0') AS t (seconds)
+     JOIN pg_replication_slots s ON s.slot_name IN ({})
 """
 
 _BEFORE_START = """
@@ -313,6 +321,15 @@ class ReplicationConnection:
     def _slot_copy(self, old: str, new: str, *, temporary: bool) -> str:
         query = sql.SQL("SELECT slot_name FROM pg_copy_logical_replication_slot({}, {}, {})")
         return query.format(*map(sql.Literal, (old, new, temporary))).as_string(self._connection)
+
+    def use_slots(self, names: Sequence[str]) -> float:
+        """Use those of these slots that exist, without moving them.
+
+        Returns the seconds after which the server ends slots that are idle, 0 if it doesn't.
+        """
+        query = sql.SQL(_USE_SLOTS).format(sql.SQL(", ").join(map(sql.Literal, names)))
+        row = self._row(query.as_string(self._connection), "keep the snapshot's slots in use")
+        return float(row[0])
 
     @property
     def database_encoding(self) -> str:

@@ -118,6 +118,7 @@ class InitialSnapshot:
                     self._sink.creating(exported.position)
                     exported.keep_slot(self._settings.slot)
                     self._start.slot_to_come = False
+                exported.use_slots(self._settings.slot)
                 totals.snapshot_bytes = snapshot.bytes
                 self._writer.write([mender.encode(encoding, rows)])
 

@@ -12,6 +12,7 @@ output is the same for any number of connections.
 """
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -199,6 +200,7 @@ class SlotSnapshot:
 
     def __init__(self, conninfo: str, lock: Sequence[tuple[str, str]] = ()) -> None:
         self._slot = f"pgcdc_snapshot_{secrets.token_hex(6)}"
+        self._idle_from = 0.0
         self._closing = ExitStack()
         try:
             self.session = self._closing.enter_context(closing(SnapshotSession(conninfo)))
@@ -260,6 +262,12 @@ class SlotSnapshot:
     def keep_slot(self, name: str) -> None:
         """Create the stream's slot, at `position`."""
         self._exporting.copy_slot(self._slot, name)
+
+    def use_slots(self, name: str) -> None:
+        """Use the snapshot's slot and the stream's from time to time: the server may end idle ones."""
+        if time.monotonic() >= self._idle_from:
+            timeout = self._exporting.use_slots([self._slot, name])
+            self._idle_from = time.monotonic() + (timeout / 4 or math.inf)
 
 
 def source_of(session: SnapshotSession, publications: Sequence[str]) -> tuple[StreamSource, Lsn, bool]:

@@ -1,6 +1,8 @@
 """A snapshot reads what the publications have, as the stream does, and only with the privileges for it."""
 
 import json
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -11,10 +13,10 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from processes import stream_command, wait_until
+from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
 from servers import new_slot_name
-from stream_runs import NOW, refused, repeating, stream
+from stream_runs import NOW, insert, refused, repeating, stream
 from warm_process import run_warm
 
 from pgcdc_cli.catalog import Catalog
@@ -442,3 +444,39 @@ def test_a_table_that_cannot_be_locked_keeps_no_snapshot_away(rewritten, name):
             assert rows_seen(exported) == 3
     finally:
         rewritten.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
+def test_the_slots_of_a_long_snapshot_are_not_idle(own_server):
+    """PostgreSQL 18 ends those that nobody uses, and the stream's has no reader before all rows are there."""
+    server = own_server(18, {"idle_replication_slot_timeout": "4s"})
+    query = "SELECT slot_name, inactive_since FROM pg_replication_slots"
+    with (
+        psycopg.connect(server.uri(), autocommit=True) as admin,
+        closing(SlotSnapshot(server.uri())) as exported,
+    ):
+        exported.keep_slot("s")
+        before = dict(admin.execute(query))
+        wait_until(lambda: exported.use_slots("s") or not before.items() & dict(admin.execute(query)).items())
+        moved = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn <> %s::pg_lsn"
+        assert len(before) == 2
+        assert admin.execute(moved, (str(exported.position),)).fetchone() == (0,)
+
+
+USES_SLOTS = """
+import sys
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.stream.snapshot_rows import SlotSnapshot
+
+SlotSnapshot.use_slots = lambda self, name: print("used", name, file=sys.stderr)
+sys.exit(main())
+"""
+
+
+def test_a_snapshot_uses_its_slots_while_it_is_written(source, tmp_path):
+    insert(source, 1, 1)
+    slot = new_slot_name()
+    arguments = stream_command(source.uri, slot, "-f", tmp_path / "out", "--snapshot", "only")[len(PGCDC) :]
+    run = subprocess.run(
+        [sys.executable, "-c", USES_SLOTS, *arguments], capture_output=True, text=True, check=True
+    )
+    assert f"used {slot}\n" in run.stderr
