@@ -51,11 +51,13 @@ class Slot:
     def lost(self) -> str | None:
         """Why the server invalidated the slot; None if it didn't.
 
-        PostgreSQL 16 has no reasons, but tells a standby's conflict with recovery from lost WAL.
+        PostgreSQL 16 has no reasons. It calls all invalidated slots conflicting, but only one that lost its
+        WAL has no restart_lsn.
         """
         if self.wal_status != "lost":
             return self.invalidation_reason
-        return self.invalidation_reason or ("conflicting" if self.conflicting else "wal_removed")
+        conflicts = self.conflicting and self.restart_lsn is not None
+        return self.invalidation_reason or ("conflicting" if conflicts else "wal_removed")
 
 
 def read_slots(session: Session, name: str | None) -> list[Slot]:
