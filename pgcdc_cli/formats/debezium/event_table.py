@@ -200,11 +200,14 @@ def _plain(table: TableSchema, config: ConnectorConfig, *, snapshot: bool) -> di
 
 
 def _included(table: TableSchema, index: int, config: ConnectorConfig, *, snapshot: bool) -> Field | None:
-    """Find a column's field; an unchanged value of a domain over an array is null, as in Debezium."""
+    """Find a column's field; Debezium doesn't know the placeholders of a domain over an array or hstore."""
     column = table.columns[index]
     field = field_for(column, _column_facts(table, index), config, snapshot=snapshot)
-    unknown = column.type.element is not None and _is_domain(table, index)
-    return replace(field, unavailable=NULL) if field is not None and unknown else field
+    if field is None or not _is_domain(table, index):
+        return field
+    if column.type.element is not None or (column.type.name == "hstore" and field.schema["type"] == "map"):
+        return replace(field, unavailable=NULL)
+    return replace(field, unavailable=token(config.placeholder)) if column.type.name == "hstore" else field
 
 
 def _is_domain(table: TableSchema, index: int) -> bool:

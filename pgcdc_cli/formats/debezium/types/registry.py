@@ -145,9 +145,10 @@ def _is_known(type_: PgType, context: _Context) -> bool:
 
 def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
     if context.domains:
-        # As the elements' text: the driver doesn't know a domain's elements.
+        # As the elements' text, without a placeholder: the driver doesn't know a domain's elements.
         unknown = _unknown(replace(element, name="text"), context)
-        return unknown and arrays.array(element, unknown, context.config, optional=False)
+        array = unknown and arrays.array(element, unknown, context.config, optional=False)
+        return array and replace(array, unavailable=NULL)
     if element.name in _NO_ARRAYS and element.category == "base":
         return None
     if element.name == "bit":
