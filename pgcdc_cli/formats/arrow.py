@@ -44,7 +44,7 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.encoded_rows import MESSAGES, Arrange, Encoded, piece_of_empty, tables_of
-from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece, ReadAt
+from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece, ReadAt, TableLists
 from pgcdc_cli.formats.json_text import INVALID_XID
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
@@ -98,6 +98,7 @@ class ArrowFormat:
     decodes: ClassVar[Literal[True]] = True
     wants_boundaries: ClassVar[bool] = False
     restartable: ClassVar[None] = None
+    table_lists: ClassVar[TableLists] = {}
 
     compression: ArrowCompression = "none"
 

@@ -1,6 +1,6 @@
 """The interface of formats: for the sinks, for a run of the stream, and for the command line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
@@ -18,6 +18,9 @@ Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
 Layout = Literal["table", "stream"]
 Compression = Literal["none", "gzip", "zstd"]
 Numeric = Literal["string", "number"]
+
+TableLists: TypeAlias = Mapping[str, Callable[[str, str], bool]]
+"""Options that list the tables to write, by name: whether such a list has a table, by schema and name."""
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]
 """Reads a file: from an offset, a number of bytes, or as many as there are."""
@@ -79,6 +82,10 @@ class Format(FileFormat, Protocol):
     @property
     def restartable(self) -> "Restartable | None":
         """The format itself if its lines depend on earlier ones, else None."""
+
+    @property
+    def table_lists(self) -> TableLists:
+        """The options of the format that are set, and without which more tables would be written."""
 
     def encode(self, slice_: "Slice") -> "EncodedSlice":
         """Encode the rows of a slice, in stream order for each file."""

@@ -49,7 +49,15 @@ from pgcdc_cli.formats.encoded_rows import (
     tables_of,
     target_of,
 )
-from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, Numeric
+from pgcdc_cli.formats.interface import (
+    Capabilities,
+    Compression,
+    Data,
+    EncodedSlice,
+    Layout,
+    Numeric,
+    TableLists,
+)
 from pgcdc_cli.formats.json_text import (
     JsonValue,
     Member,
@@ -89,6 +97,7 @@ class JsonlFormat:
     )
     decodes: ClassVar[Literal[True]] = True
     restartable: ClassVar[None] = None
+    table_lists: ClassVar[TableLists] = {}
 
     layout: Layout = "table"
     compression: Compression = "none"

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.formats.encoded_rows import join_bytes
 from pgcdc_cli.formats.exact_json import Change, Number, compact_json, parse_line
-from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
+from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece, TableLists
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.terminal import ELLIPSIS, Style, identifier, pad, safe, shorten, width_of
 from pgcdc_cli.lsn import Lsn
@@ -116,6 +116,7 @@ class PrettyFormat:
     decodes: ClassVar[Literal[True]] = True
     wants_boundaries: ClassVar[bool] = True
     restartable: ClassVar[None] = None
+    table_lists: ClassVar[TableLists] = {}
 
     colour: bool = False
     width: int = field(default_factory=lambda: get_terminal_size().columns)

@@ -63,7 +63,7 @@ class StreamRun:
         self._catalog = Catalog(settings.conninfo, signals.interruptible)
         self._end = RunEnd(settings.limits)
         self._writer = SliceWriter(sink, signals, report)
-        self._start = RunStart(settings, sink, self._catalog, signals, decodes=encoding.decodes)
+        self._start = RunStart(settings, sink, self._catalog, signals, encoding)
         self._timeline = TimelineWatch(self._start, sink, signals)
         heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
         self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)

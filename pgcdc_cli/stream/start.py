@@ -16,6 +16,8 @@ from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.changes.selection import PATTERN_HINT, Selection
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
+from pgcdc_cli.formats.interface import Format, TableLists
+from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.commands import check_slot_name, is_slot_name
 from pgcdc_cli.replication.connection import SYNCED_HINT, ReplicationConnection, SystemIdentity
@@ -51,18 +53,23 @@ _OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot creat
 class RunStart:
     """What is created and checked on every connection of a run before the stream begins on it.
 
-    `decodes` is false for raw output. `slot_to_come`: the snapshot will create the slot; `snapshot_taken`: it
-    is complete. `begun`: the stream goes on from the sink's position. Methods raise PgcdcError.
+    `slot_to_come`: the snapshot will create the slot; `snapshot_taken`: it is complete. `begun`: the stream
+    goes on from the sink's position. Methods raise PgcdcError.
     """
 
     def __init__(
-        self, settings: StreamSettings, sink: Sink, catalog: Catalog, signals: Signals, *, decodes: bool
+        self,
+        settings: StreamSettings,
+        sink: Sink,
+        catalog: Catalog,
+        signals: Signals,
+        encoding: Format | RawFormat,
     ) -> None:
         self._settings = settings
         self._sink = sink
         self._catalog = catalog
         self._signals = signals
-        self._decodes = decodes
+        self._encoding = encoding
         self._created = self._warned = self._warned_of_two_phase = False
         self.slot_to_come = self.snapshot_taken = self.begun = False
 
@@ -127,7 +134,7 @@ class RunStart:
             self._catalog,
             settings.slot,
             database,
-            decodes=self._decodes,
+            decodes=self._encoding.decodes,
             keeps_prepared=settings.keeps_prepared,
         )
         if settings.protocol.two_phase and not (settings.peek or self._warned_of_two_phase):
@@ -200,15 +207,19 @@ class RunStart:
         self._created = True
 
     def _check_publications(self) -> None:
-        if not self._decodes:
+        if not self._encoding.decodes:
             return
         self._catalog.check_publications(self._settings.publications, for_slot=True)
-        if self._settings.selection.options and not self._warned:
+        selection, lists = self._settings.selection, self._encoding.table_lists
+        if (selection.options or lists) and not self._warned:
             self._warned = True
-            self._check_selection(self._settings.selection)
+            self._check_selection(selection, lists)
 
-    def _check_selection(self, selection: Selection) -> None:
-        """Warn about patterns that match nothing. Raises USAGE if that leaves a new stream without tables."""
+    def _check_selection(self, selection: Selection, lists: TableLists) -> None:
+        """Warn about patterns, and a format's lists of tables, that match nothing.
+
+        Raises USAGE if patterns leave a new stream without tables. Lists don't: Debezium only warns, too.
+        """
         try:
             published = self._catalog.published(self._settings.publications)
         except PgcdcError as error:
@@ -224,6 +235,9 @@ class RunStart:
             raise PgcdcError(ErrorKind.USAGE, f"could not find a table to stream: {reason}", hint=_NO_TABLE)
         for pattern in unmatched:
             log.warning('nothing in the publications matches "%s"', pattern)
+        for name, has in lists.items():
+            if not any(has(schema, table) for schema, table, _ in published):
+                log.warning("nothing in the publications matches %s", name)
 
     def _checked(
         self, source: StreamSource, position: Lsn, connection: ReplicationConnection

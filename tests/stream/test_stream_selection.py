@@ -185,6 +185,26 @@ def test_what_matches_nothing_is_warned_of(shop, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("form", "name", "wrong", "right"),
+    [
+        ("debezium", "table.include.list", "public.ordrs", "public.ordrs,public.orders"),
+        ("debezium", "schema.include.list", "pubic", "public"),
+        ("wal2json", "add-tables", "public.ordrs", "public.ordrs,public.orders"),
+    ],
+)
+def test_a_formats_list_that_has_no_published_table_is_warned_of(shop, tmp_path, form, name, wrong, right):
+    """It takes all changes from the slot and writes none."""
+    options = {
+        "debezium": ("-c", "topic.prefix=p", "-c", "snapshot.mode=never", "-c"),
+        "wal2json": ("--layout", "stream", "--wal2json-option"),
+    }[form]
+    said = [
+        run(shop, tmp_path / text, "--format", form, *options, f"{name}={text}") for text in (wrong, right)
+    ]
+    assert said == [f"pgcdc: warning: nothing in the publications matches {name}\n", ""]
+
+
 def test_other_patterns_need_another_directory(shop, tmp_path):
     write(shop)
     run(shop, tmp_path, "--table", "*.orders", "--table", "*.audit")

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -221,6 +221,17 @@ class ConnectorConfig:
         if not _included(schema, self.schema_include_list, self.schema_exclude_list):
             return False
         return _included(f"{schema}.{table}", self.table_include_list, self.table_exclude_list)
+
+    @property
+    def table_lists(self) -> Mapping[str, Callable[[str, str], bool]]:
+        """The include lists of tables and schemas that are given: whether a list has a table."""
+        schemas, tables = self.schema_include_list, self.table_include_list
+        lists: dict[str, Callable[[str, str], bool]] = {}
+        if schemas:
+            lists["schema.include.list"] = lambda schema, _: _any(schemas, schema)
+        if tables:
+            lists["table.include.list"] = lambda schema, table: _any(tables, f"{schema}.{table}")
+        return lists
 
     def includes_column(self, schema: str, table: str, column: str) -> bool:
         """Whether the include and exclude lists let a column through."""

@@ -51,7 +51,15 @@ from pgcdc_cli.formats.encoded_rows import (
     piece_of_empty,
     tables_of,
 )
-from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, Piece
+from pgcdc_cli.formats.interface import (
+    Capabilities,
+    Compression,
+    Data,
+    EncodedSlice,
+    Layout,
+    Piece,
+    TableLists,
+)
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Fragment, Int64s
@@ -93,6 +101,10 @@ class DebeziumFormat:
     @property
     def restartable(self) -> Self:
         return self
+
+    @property
+    def table_lists(self) -> TableLists:
+        return self.config.table_lists
 
     def restart(self, database: str, last_commit: LastCommit | None) -> None:
         """Go back to the last edge; `last_commit` is the last transaction before it, or None.

@@ -38,7 +38,7 @@ from pgcdc_cli.formats.encoded_rows import (
     tables_of,
     target_of,
 )
-from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout
+from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, TableLists
 from pgcdc_cli.formats.json_text import JsonValue, Member, one_lsn, one_string, quote, separated
 from pgcdc_cli.formats.wal2json.row_lines import (
     Kind,
@@ -282,6 +282,10 @@ class Wal2jsonFormat:
     @property
     def suffix(self) -> str:
         return ".jsonl" + SUFFIXES[self.compression]
+
+    @property
+    def table_lists(self) -> TableLists:
+        return {} if self.options.add_tables is None else {"add-tables": self.options.adds_table}
 
     @property
     def wants_boundaries(self) -> bool:

@@ -22,8 +22,8 @@ class TablePattern(NamedTuple):
     schema: str | None
     name: str | None
 
-    def fits(self, table: TableSchema) -> bool:
-        return self.schema in {None, table.schema} and self.name in {None, table.name}
+    def fits(self, schema: str, name: str) -> bool:
+        return self.schema in {None, schema} and self.name in {None, name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,13 @@ class Wal2jsonOptions:
 
     def wants_table(self, table: TableSchema) -> bool:
         """Whether a table is written; `filter_tables` overrides `add_tables`."""
-        added = self.add_tables is None or any(pattern.fits(table) for pattern in self.add_tables)
-        return added and not any(pattern.fits(table) for pattern in self.filter_tables)
+        names = table.schema, table.name
+        added = self.add_tables is None or self.adds_table(*names)
+        return added and not any(pattern.fits(*names) for pattern in self.filter_tables)
+
+    def adds_table(self, schema: str, name: str) -> bool:
+        """Whether a table is in `add_tables`."""
+        return any(pattern.fits(schema, name) for pattern in self.add_tables or ())
 
     def wants_message(self, prefix: str) -> bool:
         added = self.add_msg_prefixes is None or prefix in self.add_msg_prefixes
