@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
 from shutil import get_terminal_size
@@ -319,10 +318,12 @@ class _Shown:
         That is an LSN that no change has, if the files lack positions, patterns that matched no table, and
         columns that no change had.
         """
+        from pgcdc_cli.reader.directory_reader import is_table
+
         if self._unsure and not self._found:
             raise self._wanted.lacks_position()
         there = self._seen | (self.empty_tables() if self._tables else set())
-        refuse_unmatched([p for p in self._tables if not any(fnmatchcase(t, p) for t in there)])
+        refuse_unmatched([p for p in self._tables if not any(is_table(t, p) for t in there)])
         if self._seen and self._unseen_columns:
             raise PgcdcError(
                 ErrorKind.USAGE,

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import chain, dropwhile, groupby, islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from pgcdc_cli.changes.selection import NamePattern
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk, folder_of
@@ -72,17 +74,30 @@ _ASIDE = frozenset([LOSSES, HEARTBEATS, TRANSACTIONS])
 
 
 def read_path(path: Path, tables: Sequence[str], *, partial: bool) -> Iterator[StoredChange]:
-    """Read a directory or a file; `tables` are patterns such as `public.*`; none means all tables.
-
-    The wildcards are *, ? and [...].
-    """
+    """Read a directory or a file; `tables` are patterns such as `public.*`; none means all tables."""
     if is_folder(path):
         return read_directory(path, tables, partial=partial)
     return (change for change in _read_file(StoredFile(str(path))) if _matches(tables, change.table))
 
 
 def _matches(tables: Sequence[str], table: str) -> bool:
-    return not tables or any(fnmatchcase(table, pattern) for pattern in tables)
+    return not tables or any(is_table(table, pattern) for pattern in tables)
+
+
+@lru_cache(4096)
+def is_table(table: str, pattern: str) -> bool:
+    """Whether a pattern names a table, as pgcdc stream reads it, or as the name is stored.
+
+    Stored names have no quotes. There the wildcards are *, ? and [...].
+    """
+    if fnmatchcase(table, pattern):
+        return True
+    try:
+        names = NamePattern(pattern, 2)
+    except ValueError:
+        return False
+    dots = (place for place, character in enumerate(table) if character == ".")
+    return any(names.matches(table[:dot], table[dot + 1 :]) for dot in dots)
 
 
 def _read_file(file: StoredFile) -> Iterator[StoredChange]:

@@ -18,7 +18,7 @@ from show_tools import show, with_changes
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.reader import directory_reader
-from pgcdc_cli.reader.directory_reader import read_directory
+from pgcdc_cli.reader.directory_reader import is_table, read_directory
 
 
 @pytest.fixture
@@ -128,8 +128,28 @@ def test_table_patterns_and_limit(stream, lines, pgcdc):
     stream("-D", "d")
     assert show(pgcdc, "d", "--table", "public.orders") == of_table(lines, "orders")
     assert show(pgcdc, "d", "--table", "*.i?ems", "--table", "*.ite*") == of_table(lines, "items")
+    assert show(pgcdc, "d", "--table", "Orders", "--table", 'public."items"') == show(
+        pgcdc, "d", "--table", "public.*"
+    )
     assert len(show(pgcdc, "d", "--table", "_messages").splitlines()) == 2
     assert show(pgcdc, "d", "--limit", "3") == "".join(f"{line}\n" for line in lines.splitlines()[:3])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ('public."Odd Name"', True),
+        ("public.Odd Name", True),
+        ('"Odd Name"', True),
+        ("public.odd*", False),
+        ("*Name", True),
+        ("*.[NO]dd*", True),
+        ("*", True),
+        ("Odd Name", False),
+    ],
+)
+def test_a_table_is_named_as_for_stream_or_as_it_is_stored(pattern, matches):
+    assert is_table("public.Odd Name", pattern) is matches
 
 
 @pytest.mark.parametrize("where", ["d", "all.jsonl"])
