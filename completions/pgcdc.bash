@@ -11,9 +11,13 @@ _pgcdc_files() {
 }
 _pgcdc_ask() {
     # Names are compared and quoted, never expanded: anybody may have made them.
-    local line
+    local line quote="'"
+    local begun="${word#$quote}"
     while IFS= read -r line; do
-        [[ "$line" == "$word"* ]] && COMPREPLY+=("$(printf %q "$line")")
+        [[ "$line" == "$begun"* ]] || continue
+        if [ "$begun" = "$word" ]; then COMPREPLY+=("$(printf %q "$line")")
+        # bash keeps the quote that is begun, and ends it.
+        else COMPREPLY+=("${line//$quote/$quote\\$quote$quote}"); fi
     done < <(pgcdc __complete "$1" "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
 }
 _pgcdc() {

@@ -122,13 +122,7 @@ def _bash(nodes: list[Node]) -> Iterator[str]:
     yield "    compopt -o filenames 2>/dev/null"
     yield '    _pgcdc_offer "$@"'
     yield "}"
-    yield "_pgcdc_ask() {"
-    yield "    # Names are compared and quoted, never expanded: anybody may have made them."
-    yield "    local line"
-    yield "    while IFS= read -r line; do"
-    yield '        [[ "$line" == "$word"* ]] && COMPREPLY+=("$(printf %q "$line")")'
-    yield '    done < <(pgcdc __complete "$1" "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)'
-    yield "}"
+    yield from _bash_ask()
     yield "_pgcdc() {"
     yield '    local word="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"'
     yield "    local command=pgcdc members='' options='' i"
@@ -162,6 +156,20 @@ def _bash(nodes: list[Node]) -> Iterator[str]:
     yield "    esac"
     yield "}"
     yield "complete -F _pgcdc pgcdc"
+
+
+def _bash_ask() -> Iterator[str]:
+    yield "_pgcdc_ask() {"
+    yield "    # Names are compared and quoted, never expanded: anybody may have made them."
+    yield '    local line quote="\'"'
+    yield '    local begun="${word#$quote}"'
+    yield "    while IFS= read -r line; do"
+    yield '        [[ "$line" == "$begun"* ]] || continue'
+    yield '        if [ "$begun" = "$word" ]; then COMPREPLY+=("$(printf %q "$line")")'
+    yield "        # bash keeps the quote that is begun, and ends it."
+    yield '        else COMPREPLY+=("${line//$quote/$quote\\\\$quote$quote}"); fi'
+    yield '    done < <(pgcdc __complete "$1" "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)'
+    yield "}"
 
 
 def _bash_values(option: Option) -> str:
@@ -325,7 +333,11 @@ def complete(root: ClickCommand, arguments: Sequence[str]) -> int:
 
 def _before_cursor(line: str) -> list[str]:
     """Split a line into words, without the word to complete and the option that it belongs to."""
-    words = shlex.split(line) if line[-1:].isspace() else shlex.split(line)[:-1]
+    try:
+        words = shlex.split(line) if line[-1:].isspace() else shlex.split(line)[:-1]
+    except ValueError:
+        # The word to complete may begin with a quote.
+        words = shlex.split(f"{line}'")[:-1]
     return words[:-1] if words[-1].startswith("-") and "=" not in words[-1] else words
 
 

@@ -147,6 +147,21 @@ def test_a_shell_offers_what_the_server_has(shell, shop, tmp_path):
     assert not list(tmp_path.glob("b*"))
 
 
+def test_bash_completes_a_begun_quote(shop, tmp_path):
+    """Bash itself keeps the quote, and ends it."""
+    shop.execute("""CREATE TABLE "it's" (id int)""")
+
+    def offered(*words):
+        return complete("bash", ["pgcdc", *words], tmp_path, PGCDC_DBNAME=shop.uri, **PATIENT)
+
+    assert offered("stream", "--table", "'dep") == offered("stream", "--table", "=", "'d") == {"depot.orders"}
+    assert offered("stream", "--table", "'public.\"") == {
+        f'public."{WEIRD}"',
+        'public."Users"',
+        """public."it'\\''s\"""",
+    }
+
+
 @SHELLS
 def test_a_shell_offers_the_tables_of_a_directory(shell, shop, tmp_path):
     shop.execute("CREATE PUBLICATION all_of_it FOR ALL TABLES")
