@@ -64,7 +64,8 @@ def read_local(output: Path) -> tuple[Checkpoint | None, FinishedSegments]:
     for file in checkpoint.files:
         # A file that is missing was moved, perhaps a moment ago, and HUP will tell the stream.
         if found is not None and found.size < file.state.size:
-            raise damaged(str(output), f"it has {found.size} bytes, {file.state.size} were durable")
+            reason = f"it has {found.size} bytes, {file.state.size} were durable"
+            raise damaged(str(output), reason, doing="read")
     return checkpoint, _files([])
 
 

@@ -305,9 +305,9 @@ def fsync_each(fsync: Callable[[T], None], items: Sequence[T]) -> None:
             pass
 
 
-def damaged(path: str, reason: str, *, hint: str | None = None) -> PgcdcError:
+def damaged(path: str, reason: str, *, doing: str = "continue from", hint: str | None = None) -> PgcdcError:
     """Make the error for a file that isn't as pgcdc left it."""
-    return PgcdcError(ErrorKind.CHECKPOINT, f'could not continue from "{path}": {reason}', hint=hint)
+    return PgcdcError(ErrorKind.CHECKPOINT, f'could not {doing} "{path}": {reason}', hint=hint)
 
 
 @contextmanager

@@ -121,4 +121,5 @@ def check_version(content: object, what: str, expected: int) -> None:
 
 def unusable(path: str, error: ValueError) -> PgcdcError:
     """Make the error for a file of which a field was refused: it is damaged, or of another version."""
-    return damaged(path, str(error), hint=_OTHER_VERSION if isinstance(error, OtherVersionError) else None)
+    hint = _OTHER_VERSION if isinstance(error, OtherVersionError) else None
+    return damaged(path, str(error), doing="read", hint=hint)

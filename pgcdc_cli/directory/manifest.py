@@ -163,7 +163,7 @@ def _check_against(path: str, segments: Sequence[Segment], checkpoint: Checkpoin
     last = segments[-1].segment if segments else 0
     finished = checkpoint.segment - 1 - (checkpoint.pending is not None)
     if last < finished:
-        raise damaged(path, f"its last segment is {last}, the checkpoint's is {finished}")
+        raise damaged(path, f"its last segment is {last}, the checkpoint's is {finished}", doing="read")
 
 
 def last_segment(disk: Disk, path: str) -> Segment | None:
@@ -176,7 +176,7 @@ def last_segment(disk: Disk, path: str) -> Segment | None:
     except OtherVersionError as error:
         raise unusable(path, error) from error
     except ValueError as error:
-        raise damaged(path, f"the last line: {error}") from error
+        raise damaged(path, f"the last line: {error}", doing="read") from error
 
 
 def _last_line(disk: Disk, path: str, size: int) -> bytes:

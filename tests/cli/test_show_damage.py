@@ -172,7 +172,7 @@ def test_a_damaged_manifest_is_found(directory, pgcdc):
     manifest.write_bytes(manifest.read_bytes()[:-5])
     status, error, _ = refused_show(pgcdc, "d")
     assert status == 10
-    assert error.startswith('could not continue from "d/manifest.jsonl": ')
+    assert error.startswith('could not read "d/manifest.jsonl": ')
 
 
 @pytest.mark.parametrize("command", [("show", "d"), ("show", "d", "--stat"), ("status", "d")])
@@ -181,7 +181,7 @@ def test_a_manifest_that_lacks_finished_segments_is_found(directory, refused, co
     refused(
         *command,
         status=10,
-        error='could not continue from "d/manifest.jsonl": its last segment is 0, the checkpoint\'s is 1',
+        error='could not read "d/manifest.jsonl": its last segment is 0, the checkpoint\'s is 1',
         hint="restore the file from a copy, or start over with an empty directory and a new slot",
     )
 
@@ -193,7 +193,7 @@ def test_a_manifest_of_a_newer_version_is_not_to_be_replaced(directory, refused,
     refused(
         *command,
         status=10,
-        error='could not continue from "d/manifest.jsonl": it has format version 2, this pgcdc reads 1',
+        error='could not read "d/manifest.jsonl": it has format version 2, this pgcdc reads 1',
         hint="it is intact: continue with the pgcdc that wrote it, or a newer one",
     )
 

@@ -187,9 +187,7 @@ def test_a_file_that_lacks_what_was_durable_is_an_error(shop, pgcdc, tmp_path):
     os.truncate(out, 100)
     ran = pgcdc("status", "changes.jsonl")
     assert ran.status == 10
-    assert ran.err.startswith(
-        f'pgcdc: error: could not continue from "changes.jsonl": it has 100 bytes, {whole} were'
-    )
+    assert ran.err.startswith(f'pgcdc: error: could not read "changes.jsonl": it has 100 bytes, {whole} were')
     out.rename(tmp_path / "changes.1")
     assert pgcdc("status", "changes.jsonl").status == 0
 

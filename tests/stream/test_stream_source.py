@@ -91,22 +91,22 @@ def test_a_damaged_checkpoint(source, written):
     before = position(source, slot)
     checkpoint = out / "checkpoint.json"
     data = checkpoint.read_bytes()
-    for content, reason in (
-        (b"", "it is not JSON"),
-        (b"{}", "it is not a checkpoint"),
-        (data[: data.rindex(b",")] + b"}", "it is cut off or damaged"),
-        (data.replace(b"0/", b"1/", 1), "its checksum is wrong"),
-        (None, 'it is missing, but there is "manifest.jsonl"'),
+    for content, doing, reason in (
+        (b"", "read", "it is not JSON"),
+        (b"{}", "read", "it is not a checkpoint"),
+        (data[: data.rindex(b",")] + b"}", "read", "it is cut off or damaged"),
+        (data.replace(b"0/", b"1/", 1), "read", "its checksum is wrong"),
+        (None, "continue from", 'it is missing, but there is "manifest.jsonl"'),
     ):
         checkpoint.unlink() if content is None else checkpoint.write_bytes(content)
         run = stream(source.uri, slot, "-D", str(out), *NOW)
-        refused(run, 10, f'continue from "{checkpoint}": {reason}', RESTORE)
+        refused(run, 10, f'{doing} "{checkpoint}": {reason}', RESTORE)
         assert position(source, slot) == before
     newer = data.replace(b'{"format_version":1', b'{"format_version":2')
     checkpoint.write_bytes(newer)
     reason = "it has format version 2, this pgcdc reads 1"
     run = stream(source.uri, slot, "-D", str(out), *NOW)
-    refused(run, 10, f'continue from "{checkpoint}": {reason}', OTHER_VERSION)
+    refused(run, 10, f'read "{checkpoint}": {reason}', OTHER_VERSION)
     assert checkpoint.read_bytes() == newer
     checkpoint.write_bytes(data)
     assert delivers(source.uri, slot, out) == [1, 2]
