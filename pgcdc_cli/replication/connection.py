@@ -33,6 +33,9 @@ _NO_PLUGIN = (
     " pgcdc stream --format wal2json needs no plugin"
 )
 
+_LOADING = {"internal_load_library", "LoadOutputPlugin"}
+"""The server's functions that find out that a file is no library, or a library no plugin."""
+
 _CANCEL = 5.0
 """Seconds that a server has to cancel a command."""
 
@@ -236,9 +239,8 @@ class ReplicationConnection:
         try:
             row = self._create(command, f'create slot "{name}"')
         except PgcdcError as error:
-            # A plugin's name with a quote is a syntax error.
-            if isinstance(error.__cause__, psycopg.errors.UndefinedFile | psycopg.errors.SyntaxError):
-                error.hint = _NO_PLUGIN
+            if _is_no_plugin(error.__cause__):
+                error.kind, error.hint = ErrorKind.USAGE, _NO_PLUGIN
             raise
         return row[0], Lsn.parse(row[1])
 
@@ -487,3 +489,11 @@ def _start_problem(facts: tuple[Any, ...], sqlstate: str | None) -> tuple[ErrorK
 def _names(message: str, name: str) -> bool:
     """Whether a message, in any language, mentions this name as a whole word."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) is not None
+
+
+def _is_no_plugin(error: BaseException | None) -> bool:
+    """Whether a slot could not be created for its plugin; a name with a quote is a syntax error."""
+    if isinstance(error, psycopg.errors.UndefinedFile | psycopg.errors.SyntaxError):
+        return True
+    # Such an error has the SQLSTATE of any internal one.
+    return isinstance(error, psycopg.errors.InternalError_) and error.diag.source_function in _LOADING

@@ -343,7 +343,7 @@ def test_no_right_to_connect_names_the_grant(database, pgcdc, role):
     database.execute(f"REVOKE CONNECT ON DATABASE {database.name} FROM {role}")
 
 
-@pytest.mark.parametrize("plugin", ["no_such_plugin", 'te"st'])
+@pytest.mark.parametrize("plugin", ["no_such_plugin", 'te"st', "/etc/passwd", "plpgsql"])
 def test_a_plugin_that_the_server_does_not_have(database, pgcdc, name, plugin):
     ran = pgcdc("slot", "create", name, "-d", database.uri, "--plugin", plugin)
     assert (ran.status, exists(database, name)) == (2, False)
