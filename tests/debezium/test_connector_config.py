@@ -2,6 +2,7 @@
 
 import json
 import logging
+from contextlib import suppress
 
 import pytest
 
@@ -160,6 +161,15 @@ def test_what_is_unknown_or_not_followed_is_a_warning(caplog):
     assert "table.includelist" in unknown
     assert "table.include.list" in unknown
     assert "driver.x" in not_done
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now"), [("database.server.name", "topic.prefix"), ("table.blacklist", "table.exclude.list")]
+)
+def test_debezium_1s_names_lead_to_todays(caplog, earlier, now):
+    with caplog.at_level(logging.WARNING, "pgcdc"), suppress(PgcdcError):
+        connector_config({earlier: "old"})
+    assert caplog.messages == [f'property "{earlier}" is unknown: did you mean "{now}"?']
 
 
 def test_lists_match_whole_names_whatever_their_case():

@@ -301,6 +301,10 @@ NOT_DONE = frozenset(
 log = logging.getLogger("pgcdc")
 
 _BY_NAME = {known.name: known for known in PROPERTIES}
+_EARLIER = {f"{kind}.blacklist": f"{kind}.exclude.list" for kind in ("schema", "table", "column")}
+_EARLIER |= {"database.server.name": "topic.prefix"}
+"""What Debezium 1 called properties whose names resemble others now."""
+
 _NOT_DONE = (
     "driver.",
     "signal.",
@@ -468,7 +472,7 @@ def _warn(name: str) -> None:
     if name in NOT_DONE or name.startswith(_NOT_DONE):
         log.warning('property "%s" is not supported: events are as without it', name)
         return
-    near = difflib.get_close_matches(name, _BY_NAME, n=1)
+    near = [_EARLIER[name]] if name in _EARLIER else difflib.get_close_matches(name, _BY_NAME, n=1)
     log.warning('property "%s" is unknown%s', name, f': did you mean "{near[0]}"?' if near else "")
 
 
