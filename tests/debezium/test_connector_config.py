@@ -56,7 +56,7 @@ def test_two_escapes_of_a_properties_file_may_be_one_character(tmp_path):
 DEEP, LONG = '{"a":' + "[" * 200_000, '{"a": ' + "1" * 5000 + "}"
 
 
-@pytest.mark.parametrize("text", ["{", '{"a": [1]}', '{"a": ', DEEP, LONG], ids=len)
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": [1]}', '{"a": ', DEEP, LONG], ids=len)
 def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
     file = tmp_path / "c.json"
     file.write_text(text)
@@ -170,6 +170,12 @@ def test_debezium_1s_names_lead_to_todays(caplog, earlier, now):
     with caplog.at_level(logging.WARNING, "pgcdc"), suppress(PgcdcError):
         connector_config({earlier: "old"})
     assert caplog.messages == [f'property "{earlier}" is unknown: did you mean "{now}"?']
+
+
+def test_debezium_servers_prefix_is_to_be_removed():
+    with pytest.raises(PgcdcError, match=r'property "debezium\.source\.topic\.prefix"') as refused:
+        connector_config({"debezium.source.topic.prefix": "srv"})
+    assert refused.value.hint == 'remove "debezium.source." from the names, and leave out debezium.sink.*'
 
 
 def test_lists_match_whole_names_whatever_their_case():

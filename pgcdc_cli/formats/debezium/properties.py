@@ -316,6 +316,7 @@ _NOT_DONE = (
     "key.converter.",
     "value.converter.",
 )
+_SERVERS = "debezium.source."
 _BLANKS = " \t\f"
 _ENTRY = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
@@ -330,7 +331,7 @@ def read_properties(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise _unreadable(path, str(reason)) from error
-    if text.lstrip().startswith("{"):
+    if text.lstrip().startswith(("{", "[")):
         return _from_json(path, text)
     return _from_java(text)
 
@@ -351,6 +352,8 @@ def _from_json(path: Path, text: str) -> dict[str, str]:
     except ValueError as error:
         # Python reads no such integer, and says how to have it do so.
         raise _unreadable(path, "a number has thousands of digits") from error
+    if not isinstance(content, dict):
+        raise _unreadable(path, "it is no JSON object")
     if isinstance(content.get("config"), dict):
         content = content["config"]
     bad = next((name for name, value in content.items() if isinstance(value, (dict, list))), None)
@@ -399,6 +402,7 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
     masks = []
     for name, text in properties.items():
         _check_text(name, text)
+        _check_prefix(name)
         known = _BY_NAME.get(name)
         if known is not None:
             values[known.attribute] = value_of(known, text if known.kind == "verbatim" else text.strip())
@@ -430,6 +434,14 @@ def _check_text(name: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise wrong(name, text, "is not valid text") from error
+
+
+def _check_prefix(name: str) -> None:
+    """Refuse a name as Debezium Server's configuration has it: filters, for example, would have no effect."""
+    if name.startswith(_SERVERS):
+        message = f'could not use property "{name}": it is named as for Debezium Server'
+        hint = f'remove "{_SERVERS}" from the names, and leave out debezium.sink.*'
+        raise PgcdcError(ErrorKind.USAGE, message, hint=hint)
 
 
 def _check_placeholder(text: str) -> None:
