@@ -1,6 +1,7 @@
 """The command line `pgcdc`: its own options, and its commands, each imported when it is used."""
 
 import re
+import shlex
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -42,6 +43,9 @@ COMMANDS = {
 
 _OF_RECVLOGICAL = {"--start", "--drop-slot", "-P", "--plugin", "--enable-two-phase", "--enable-failover"}
 """Options of pg_recvlogical that `pgcdc stream` doesn't have."""
+
+_EXTRA = re.compile(r"Got unexpected extra argument\(s\) \((\S+)\)")
+"""Click's message about a single word."""
 
 _REOPENING = {"stream", "recvlogical"}
 """Commands that reopen their file on SIGHUP."""
@@ -199,7 +203,16 @@ def _usage_error(error: typer.TyperException) -> PgcdcError:
     if where == "pgcdc stream" and getattr(error, "option_name", None) in _OF_RECVLOGICAL:
         vars(error).update(possibilities=None)
         hint = f"pgcdc recvlogical takes pg_recvlogical's options; for those of pgcdc stream, {hint}"
+    extra = _EXTRA.fullmatch(getattr(error, "message", ""))
+    if extra is not None and _lacks_database(context):
+        hint = f"if it is the database: -d {shlex.quote(extra[1])}; {hint}"
     return PgcdcError(ErrorKind.USAGE, f"could not {_complaint(error)}", hint=hint)
+
+
+def _lacks_database(context: ClickContext) -> bool:
+    """Whether a command takes options only, and is not told the database that it connects to."""
+    arguments = any(one.param_type_name == "argument" for one in context.command.params)
+    return not arguments and context.params.get("dbname", "") is None
 
 
 def _complaint(error: ClickError) -> str:

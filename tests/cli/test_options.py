@@ -137,7 +137,9 @@ def test_control_characters_are_shown_not_obeyed():
         (["slot", "list", "-h", "\udcff"], "the connection options are not UTF-8", "slot list"),
         (["slot", "list", "-d"], 'option "-d" requires an argument', "slot list"),
         (["slot", "list", "-w", "-W"], "-w and -W exclude each other", "slot list"),
-        (["slot", "list", "more"], "got unexpected extra argument(s) (more)", "slot list"),
+        (["slot", "list", "a", "b"], "got unexpected extra argument(s) (a b)", "slot list"),
+        (["slot", "list", "-d", "a", "b"], "got unexpected extra argument(s) (b)", "slot list"),
+        (["slot", "drop", "a", "b"], "got unexpected extra argument(s) (b)", "slot drop"),
         (["slot", "show"], "NAME is missing", "slot show"),
         (["slto"], 'no such command "slto". Did you mean "slot"?', ""),
         (["slot", "lst"], 'no such command "lst". Did you mean "list"?', "slot"),
@@ -183,6 +185,17 @@ def test_a_malformed_command_line_is_one_line_and_a_hint(refused, arguments, rea
     command = f"pgcdc {where}".strip()
     refused(
         *arguments, status=2, error=f"could not read the command line: {reason}", hint=f"see {command} --help"
+    )
+
+
+@pytest.mark.parametrize("command", ["slot list", "publication list"])
+def test_a_word_too_many_may_be_the_database(refused, command):
+    refused(
+        *command.split(),
+        "shop",
+        status=2,
+        error="could not read the command line: got unexpected extra argument(s) (shop)",
+        hint=f"if it is the database: -d shop; see pgcdc {command} --help",
     )
 
 
