@@ -118,7 +118,7 @@ class RunStart:
                 if error.kind is ErrorKind.SLOT_MISSING and self._done:
                     self._check_server_without_slot(error, source, connection, identity.wal_position)
                 raise
-        self._check_publications()
+        self._check_publications(for_slot=not self.slot_to_come)
         checkpoint = self._checked(source, position, connection)
         self._check_log_end(identity.wal_position, in_recovery=connection.in_recovery)
         if checkpoint is not None or not self.begun:
@@ -195,7 +195,7 @@ class RunStart:
             message = f'could not continue from {done}: slot "{name}" is gone'
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=hint)
-        self._check_publications()
+        self._check_publications(for_slot=exists)
         check_slot_name(name)
         try:
             with self._signals.interruptible():
@@ -206,10 +206,10 @@ class RunStart:
             raise
         self._created = True
 
-    def _check_publications(self) -> None:
+    def _check_publications(self, *, for_slot: bool) -> None:
         if not self._encoding.decodes:
             return
-        self._catalog.check_publications(self._settings.publications, for_slot=True)
+        self._catalog.check_publications(self._settings.publications, for_slot=for_slot)
         selection, lists = self._settings.selection, self._encoding.table_lists
         if (selection.options or lists) and not self._warned:
             self._warned = True

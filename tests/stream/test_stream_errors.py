@@ -224,6 +224,15 @@ def test_no_such_publication(database, tmp_path):
     assert position(database, slot) == before
 
 
+@pytest.mark.parametrize("option", [("--create-slot",), ("--snapshot", "initial")])
+def test_a_slot_that_is_yet_to_be_made_need_not_be_recreated(database, tmp_path, option):
+    run = stream(database.uri, f"new_{database.name}", "-D", str(tmp_path / "out"), *NOW, *option)
+    refused(
+        run, 7, 'find publication "pub"',
+        "see which exist with: pgcdc publication list; or create it with: pgcdc publication create pub",
+    )  # fmt: skip
+
+
 def test_a_publication_made_after_the_slot_loses_nothing(database, tmp_path):
     """PostgreSQL 18 only warns here, and would move the slot past changes that it did not send."""
     database.execute("CREATE TABLE t (a int PRIMARY KEY, b text)")
