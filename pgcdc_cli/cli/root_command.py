@@ -203,6 +203,8 @@ def _usage_error(error: typer.TyperException) -> PgcdcError:
     if where == "pgcdc stream" and getattr(error, "option_name", None) in _OF_RECVLOGICAL:
         vars(error).update(possibilities=None)
         hint = f"pgcdc recvlogical takes pg_recvlogical's options; for those of pgcdc stream, {hint}"
+    if getattr(error, "option_name", None) == "-h":
+        hint = f"-h is the server's host; help is at: {where} -? or {where} --help"
     extra = _EXTRA.fullmatch(getattr(error, "message", ""))
     if extra is not None and _lacks_database(context):
         hint = f"if it is the database: -d {shlex.quote(extra[1])}; {hint}"

@@ -188,6 +188,26 @@ def test_a_malformed_command_line_is_one_line_and_a_hint(refused, arguments, rea
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("pgcdc", "no such option: -h"),
+        ("pgcdc slot", "no such option: -h"),
+        ("pgcdc show d", "no such option: -h"),
+        ("pgcdc stream", 'option "-h" requires an argument'),
+    ],
+)
+def test_h_leads_to_the_help(refused, command, reason):
+    where = command.removesuffix(" d")
+    refused(
+        *command.split()[1:],
+        "-h",
+        status=2,
+        error=f"could not read the command line: {reason}",
+        hint=f"-h is the server's host; help is at: {where} -? or {where} --help",
+    )
+
+
 @pytest.mark.parametrize("command", ["slot list", "publication list"])
 def test_a_word_too_many_may_be_the_database(refused, command):
     refused(
