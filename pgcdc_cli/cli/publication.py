@@ -147,7 +147,8 @@ def create(  # noqa: PLR0913 - a command's options
         catalog.create_publication(publication)
         _warn_of_refused(catalog, name)
     if not (all_tables or tables or schemas):
-        warn(f"it publishes nothing yet: pgcdc publication alter {word} --add-table schema.table")
+        add = f"pgcdc publication alter {word} --add-table schema.table"
+        warn(f'publication "{name}" publishes nothing yet: {add}')
     write(name)
 
 

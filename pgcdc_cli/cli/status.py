@@ -111,11 +111,10 @@ def _refuse_damages(output: Path, found: "_Status") -> None:
     for damage in found.verified.damages:
         warn(damage.message)
     count = len(found.verified.damages)
-    raise PgcdcError(
-        ErrorKind.CHECKPOINT,
-        f'could not verify "{output}": {count:,} of {found.verified.files:,} files are missing or damaged',
-        hint="restore them from a copy",
-    )
+    are, them = ("is", "it") if count == 1 else ("are", "them")
+    reason = f"{count:,} of {counted(found.verified.files, 'file')} {are} missing or damaged"
+    message = f'could not verify "{output}": {reason}'
+    raise PgcdcError(ErrorKind.CHECKPOINT, message, hint=f"restore {them} from a copy")
 
 
 def _is_nowhere(warehouse: str) -> bool:

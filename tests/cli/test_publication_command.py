@@ -129,7 +129,8 @@ def test_one_without_tables_is_warned_of(any_shop, pgcdc):
     ran = pgcdc("publication", "create", "p", "-d", any_shop.uri)
     assert (ran.status, ran.out) == (0, "p\n")
     assert ran.err == (
-        "pgcdc: warning: it publishes nothing yet: pgcdc publication alter p --add-table schema.table\n"
+        'pgcdc: warning: publication "p" publishes nothing yet:'
+        " pgcdc publication alter p --add-table schema.table\n"
     )
 
 

@@ -349,8 +349,8 @@ def test_a_file_is_verified_as_far_as_it_is_durable(shop, pgcdc, tmp_path):
     ran = pgcdc("status", "changes.jsonl", "--verify")
     assert ran.status == 10
     assert ran.err.splitlines()[1:] == [
-        'pgcdc: error: could not verify "changes.jsonl": 1 of 1 files are missing or damaged',
-        "hint: restore them from a copy",
+        'pgcdc: error: could not verify "changes.jsonl": 1 of 1 file is missing or damaged',
+        "hint: restore it from a copy",
     ]
 
 
