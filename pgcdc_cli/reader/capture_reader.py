@@ -66,7 +66,10 @@ def read_capture(file: StoredFile, content: io.BufferedReader) -> Iterator[Captu
         try:
             yield from transaction.captured(window.next_message(transaction.in_stream))
         except UndecodableError as error:
-            raise undecodable(file.path, f"{error.message}, in the message at byte {start}") from error
+            # Many a text begins with the letter of a message, which then can't be decoded.
+            other = "" if window.position else "it is neither JSON nor Arrow nor pgoutput: "
+            reason = f"{other}{error.message}, in the message at byte {start}"
+            raise undecodable(file.path, reason) from error
 
 
 class _Window:

@@ -241,10 +241,17 @@ def test_a_manifest_of_a_newer_version_is_not_to_be_replaced(directory, refused,
             "no transaction of wal2json at character 20: it is not JSON (Unterminated string)",
         ),
         (
+            b"root:x:0:0:root:/root:/bin/bash\n",
+            (
+                "it is neither JSON nor Arrow nor pgoutput: could not decode Rollback Prepared message:"
+                " flags at byte 1 are 0x6F, not 0, in the message at byte 0"
+            ),
+        ),
+        (
             b"B123\n",
             (
-                "could not decode Begin message: final LSN at byte 1 wants 8 bytes, 4 are left,"
-                " in the message at byte 0"
+                "it is neither JSON nor Arrow nor pgoutput: could not decode Begin message: final LSN at"
+                " byte 1 wants 8 bytes, 4 are left, in the message at byte 0"
             ),
         ),
         (
