@@ -77,21 +77,22 @@ def is_blank(text: str) -> bool:
 
 def text_column(columns: Sequence[EventColumn], name: str, row: str) -> EventColumn:
     """Find a text field by its name. Raises PgcdcError (USAGE) if there is none."""
-    return _column_of(columns, name, row, ("string", "text"))
+    return _column_of(columns, name, row, "string")
 
 
 def integer_column(columns: Sequence[EventColumn], name: str, row: str) -> EventColumn:
     """Find a field of type integer by its name. Raises PgcdcError (USAGE) if there is none."""
-    return _column_of(columns, name, row, ("int32", "an integer"))
+    return _column_of(columns, name, row, "int32")
 
 
-def _column_of(
-    columns: Sequence[EventColumn], name: str, row: str, type_and_name: tuple[str, str]
-) -> EventColumn:
-    type_, type_name = type_and_name
+_TYPES = {"string": "text", "int32": "an integer"}
+"""What PostgreSQL calls Connect's types."""
+
+
+def _column_of(columns: Sequence[EventColumn], name: str, row: str, type_: str) -> EventColumn:
     found = find_column(columns, name, row)
     if found.field.schema["type"] != type_:
-        raise _unfit(row, f'its column "{name}" is not {type_name}')
+        raise _unfit(row, f'its column "{name}" is not {_TYPES[type_]}')
     return found
 
 
