@@ -255,6 +255,8 @@ class RunStart:
             )
         if self._done and not settings.accept_gap:
             check_gap(settings.slot, position, self._done, _LOST_UNCHECKED)
+        elif self._done and position > self._done:
+            _warn_of_gap(self._done, position)
         return None
 
     def _check_log_end(self, log_end: Lsn, *, in_recovery: bool) -> None:
@@ -379,9 +381,14 @@ def check_source(
         )  # fmt: skip
     _check_timeline(checkpoint, source, slot_position, history)
     if accept_gap and slot_position > checkpoint.end_lsn:
+        _warn_of_gap(checkpoint.end_lsn, slot_position)
         return replace(checkpoint, source=source, stream_id=str(uuid.uuid4()), end_lsn=slot_position)
     check_gap(source.slot, slot_position, checkpoint.end_lsn)
     return replace(checkpoint, source=source)
+
+
+def _warn_of_gap(end_lsn: Lsn, slot_position: Lsn) -> None:
+    log.warning("there is a gap: the output ends at %s, the slot continues at %s", end_lsn, slot_position)
 
 
 def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
