@@ -134,28 +134,25 @@ class CheckpointedSink:
         assert self._checkpoint is not None, "the sink was not started"
         return self._checkpoint
 
-    def open(self, check: Callable[[Checkpoint], None] | None = None, /) -> Checkpoint | None:
+    def open(self) -> Checkpoint | None:
         """Lock the output, recover the state of its checkpoint, and return that; None if there is none.
 
-        Raises LOCKED, CHECKPOINT, OUTPUT, or USAGE for a checkpoint of another format or other options, and
-        what `check` raises for one.
+        Raises LOCKED, CHECKPOINT, OUTPUT, or USAGE for a checkpoint of another format or other options.
         """
         self._lock = self._destination.lock()
         try:
             with self._guard:
-                self._recover(check)
+                self._recover()
         except BaseException:
             self._release()
             raise
         return self._checkpoint
 
-    def _recover(self, check: Callable[[Checkpoint], None] | None) -> None:
+    def _recover(self) -> None:
         checkpoint = read_checkpoint(self._files.disk, self._checkpoint_path)
         if checkpoint is None:
             self._destination.check_unwritten()
         else:
-            if check is not None:
-                check(checkpoint)
             default = self.outputs.encoding.capabilities.invalid_text
             checkpoint = allow_mending(checkpoint, self._options, default)
             if checkpoint.source.slot or not checkpoint.end_lsn:

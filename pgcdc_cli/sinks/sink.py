@@ -86,11 +86,8 @@ class Sink(Protocol):
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint on disk."""
 
-    def open(self, check: Callable[[Checkpoint], None] | None = None, /) -> Checkpoint | None:
-        """Lock and recover; return the checkpoint, which must be checked against the source, or None.
-
-        `check` may raise an error for the checkpoint before it is compared with the options, or recovered.
-        """
+    def open(self) -> Checkpoint | None:
+        """Lock and recover; return the checkpoint, which must be checked against the source, or None."""
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
         """Begin at `start_lsn`, or go on with the checkpoint that `check_source` returned.

@@ -79,7 +79,7 @@ class UncheckpointedSink:
     def checkpoint(self) -> Checkpoint | None:
         return None
 
-    def open(self, _check: Callable[[Checkpoint], None] | None = None, /) -> Checkpoint | None:
+    def open(self) -> Checkpoint | None:
         """Open the target; there is never a checkpoint."""
         if isinstance(self._target, int):
             self._fd = self._target

@@ -10,7 +10,6 @@ from functools import partial
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.changes.selection import PATTERN_HINT
-from pgcdc_cli.directory.checkpoint import Checkpoint
 from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.lsn import Lsn
@@ -78,8 +77,9 @@ class SnapshotRun:
         and another run starts over.
         """
         keep_freed_memory()
-        self._sink.open(self._check_unfinished)
+        self._sink.open()
         try:
+            self._check_new()
             with self._signals.interruptible():
                 session = SnapshotSession(self._settings.conninfo)
             with closing(session), closing(Catalog(session.here)) as catalog:
@@ -88,9 +88,9 @@ class SnapshotRun:
             self._writer.close()
         self.totals.durable_lsn = self._sink.durable_lsn
 
-    def _check_unfinished(self, checkpoint: Checkpoint) -> None:
-        """Raise USAGE unless it is of a snapshot that ended early, which starts over."""
-        if checkpoint.end_lsn or checkpoint.source.slot:
+    def _check_new(self) -> None:
+        checkpoint = self._sink.checkpoint
+        if checkpoint is not None and (checkpoint.end_lsn or checkpoint.source.slot):
             what = f"a stream of slot {checkpoint.source.slot}" if checkpoint.source.slot else "a snapshot"
             message = f'could not write a snapshot to "{self._settings.output}": {what} already exists'
             raise PgcdcError(ErrorKind.USAGE, message, hint=_THERE)

@@ -208,17 +208,6 @@ def test_what_is_written_is_never_written_over(shop18, tmp_path):
     assert contents(out) == before
 
 
-@pytest.mark.parametrize("options", [[], ["--table", "t"], ["--numeric", "number"]])
-def test_the_directory_of_a_stream_is_named_as_that(shop18, tmp_path, options):
-    out, slot = tmp_path / "out", shop18.create_slot()
-    shop18.execute("INSERT INTO t VALUES (9)")
-    streaming = [*stream_command(shop18.uri, slot, "-D", out, "--endpos", "now"), *PUB]
-    subprocess.run(streaming, check=True)
-    hint = "write to another directory or file: the data there is as of another moment"
-    error = f'write a snapshot to "{out}": a stream of slot {slot} already exists'
-    refused(run(shop18.uri, *PUB, "-D", out, *options), 2, error, hint)
-
-
 def test_a_file_of_somebody_else_is_not_written_over(shop18, tmp_path):
     out = tmp_path / "notes"
     out.write_text("precious")
