@@ -52,7 +52,7 @@ SETTINGS = {
     "checkpoint_timeout": "1h",
     "autovacuum": "off",
 }
-ROW = re.compile(rb'[IUD]\0\0(?:..[NO]|.?\n)|\{"(?:(?:op|action)":"[IUD]|topic)"', re.DOTALL)
+ROW = re.compile(rb'[IUD]\0[\0-\7](?:..[NO]|.?\n)|\{"(?:(?:op|action)":"[IUD]|topic)"', re.DOTALL)
 """How a row's line begins; in raw output with a tag, a small OID (in which a line may end), and a tuple."""
 DEBEZIUM = [
     "--format",
