@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage, Slice
-from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
+from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.lsn import Lsn
 
 _PARTS = re.compile(r'(?:"(?:[^"]|"")*"|[^".])+|\.')
@@ -67,17 +67,18 @@ class Selection:
         """Select a table's columns; None if the table is left out."""
         if not self.includes(table.schema, table.name):
             return None
-        kept = tuple(n for n, column in enumerate(table.columns) if self._keeps(table, column))
+        key = _key_names(table)
+        kept = tuple(
+            n for n, one in enumerate(table.columns) if one.name in key or self._keeps(table, one.name)
+        )
         if len(kept) == len(table.columns):
             return Selected(table)
         return Selected(_narrowed(table, kept), kept)
 
-    def _keeps(self, table: TableSchema, column: TableColumn) -> bool:
-        if column.name in _key_names(table):
-            return True
-        if self.columns and column.name not in self.columns:
+    def _keeps(self, table: TableSchema, column: str) -> bool:
+        if self.columns and column not in self.columns:
             return False
-        names = table.schema, table.name, column.name
+        names = table.schema, table.name, column
         return not any(one.matches(*names) for one in self.excluded_columns)
 
     def unmatched(self, published: Iterable[tuple[str, str, Sequence[str]]]) -> list[str]:

@@ -13,6 +13,12 @@ from typing import Any, NamedTuple
 
 from pgcdc_cli.types.pg_type import PgType
 
+MANY_TABLES = 1 << 15
+"""Tables, or shapes of their rows, for which what was made once is remembered.
+
+If more of them are changed in turn, all is made anew for each batch, which takes far longer than its rows.
+"""
+
 
 class ReplicaIdentity(Enum):
     """What the server sends of the old row: `pg_class.relreplident`."""

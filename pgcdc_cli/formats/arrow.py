@@ -41,7 +41,7 @@ from pgcdc_cli.changes.slice import (
     Stamps,
     TruncateChange,
 )
-from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.changes.table import MANY_TABLES, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.encoded_rows import MESSAGES, Arrange, Encoded, piece_of_empty, tables_of
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece, ReadAt, TableLists
@@ -160,7 +160,7 @@ def _piece(batch: Encoded[pa.RecordBatch]) -> Piece:
     return Piece(batch.target, rows, *batch.commit_range, batch.rows, head, batch.table, batch.unchanged)
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def _head(table: TableSchema | None) -> bytes:
     schema = MESSAGE_SCHEMA if table is None else _table_schema(table)
     return MAGIC + schema.serialize().to_pybytes()
@@ -192,7 +192,7 @@ _MESSAGE_FIELDS: tuple[ArrowField, ...] = (
 MESSAGE_SCHEMA = pa.schema(_MESSAGE_FIELDS, {"format_version": str(FORMAT_VERSION)})
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def _table_schema(table: TableSchema) -> pa.Schema:
     """Build the schema; its metadata name the table and the version of its definition."""
     row = _row_fields(table)

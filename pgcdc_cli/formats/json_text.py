@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import Stamp, Stamps
+from pgcdc_cli.changes.table import MANY_TABLES
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s, as_mask, as_text
 from pgcdc_cli.types.pg_type import JsonKind
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def quote(text: str) -> bytes:
     """Quote a name; it stays UTF-8."""
     return json.dumps(text, ensure_ascii=False).encode()

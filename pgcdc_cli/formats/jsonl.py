@@ -36,7 +36,7 @@ from pgcdc_cli.changes.slice import (
     TruncateChange,
     texts_of,
 )
-from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.changes.table import MANY_TABLES, TableSchema
 from pgcdc_cli.formats.encoded_rows import (
     LINES,
     SUFFIXES,
@@ -326,7 +326,7 @@ def _tokens(batch: ChangeBatch, image: FullImage | KeyImage | None, numeric: Jso
     return found
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def _writers(table: TableSchema, numeric: JsonKind) -> tuple[Callable[[bytes], bytes], ...]:
     kinds = [json_kind(column.type) for column in table.columns]
     return tuple(json_writer(numeric if kind == "numeric" else kind) for kind in kinds)
@@ -350,7 +350,7 @@ def _nulls_of(table: TableSchema, image: FullImage | KeyImage) -> Iterator[tuple
                 yield table.columns[index].name, nulls
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def _json_columns(table: TableSchema) -> tuple[int, ...]:
     return tuple(index for index, column in enumerate(table.columns) if json_kind(column.type) == "json")
 
@@ -376,7 +376,7 @@ _Members = dict[str, tuple[bytes, int]]
 """By column: the member as a format for `%`, and the place of its value in the row."""
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def _template(table: TableSchema, shape: _LineShape) -> _LineTemplate:
     columns = len(table.columns)
     old = _members_of_template(table, shape.present[:columns], 2) if shape.has_old else None

@@ -23,7 +23,7 @@ from pgcdc_cli.changes.slice import (
     Stamps,
     TruncateChange,
 )
-from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.changes.table import MANY_TABLES, TableSchema
 from pgcdc_cli.formats.debezium import events
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_sequence import (
@@ -285,7 +285,7 @@ def _numbers(messages: Sequence[MessageChange], totals: Sequence[int]) -> Iterat
         yield None if number is None else EventOrders(np.array([number]), np.ones(1, np.int64))
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def _includes(config: ConnectorConfig, schema: str, table: str, codes: str) -> bool:
     """Whether any of these operations on a table makes an event."""
     return not set(codes) <= set(config.skipped_operations) and config.includes_table(schema, table)

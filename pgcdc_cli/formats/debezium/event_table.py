@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from pgcdc_cli.changes.table import ColumnFacts, TableFacts, TableSchema
+from pgcdc_cli.changes.table import MANY_TABLES, ColumnFacts, TableFacts, TableSchema
 from pgcdc_cli.formats.debezium.connector_config import (
     ConnectorConfig,
     ExtractNewRecordState,
@@ -58,7 +58,7 @@ class EventTable:
         return self.columns + self.key_only + self.further
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def event_table(
     table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, snapshot: bool
 ) -> EventTable:
@@ -252,7 +252,7 @@ def _mapped(table: TableSchema, column: EventColumn, config: ConnectorConfig, *,
     return column.field if rank is None else with_parameters(column.field, source.parameters)
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def described(
     table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, values_only: bool
 ) -> TableSchema:

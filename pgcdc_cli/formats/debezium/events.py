@@ -24,6 +24,7 @@ from pgcdc_cli.changes.slice import (
     TruncateChange,
     texts_of,
 )
+from pgcdc_cli.changes.table import MANY_TABLES
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.event_sequence import MESSAGE_COLLECTION, TransactionCounts
 from pgcdc_cli.formats.debezium.event_table import EventTable
@@ -378,7 +379,7 @@ class _EventTemplate(NamedTuple):
         return [self.form % row for row in islice(zip(*columns, strict=False), rows)]
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def row_template(
     context: RunContext, table: EventTable, names: tuple[str, str], operation: Operation, *, numbered: bool
 ) -> _EventTemplate:

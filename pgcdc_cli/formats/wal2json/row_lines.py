@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Stamp, Stamps, texts_of
-from pgcdc_cli.changes.table import BaseType, ColumnFacts, TableColumn, TableFacts, TableSchema
+from pgcdc_cli.changes.table import MANY_TABLES, BaseType, ColumnFacts, TableColumn, TableFacts, TableSchema
 from pgcdc_cli.formats.encoded_rows import Lines, are_few
 from pgcdc_cli.formats.json_text import (
     JsonValue,
@@ -64,7 +64,7 @@ def parts_of(table: TableSchema, options: Wal2jsonOptions) -> TableParts:
     return _parts(table, table.facts, options)
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def _parts(table: TableSchema, facts: TableFacts | None, options: Wal2jsonOptions) -> TableParts:
     known = {} if facts is None else facts.columns
     pairs = [(column, known.get(column.name, ColumnFacts())) for column in table.columns]

@@ -26,7 +26,7 @@ from pgcdc_cli.changes.slice import (
     TransactionBoundary,
     TruncateChange,
 )
-from pgcdc_cli.changes.table import ColumnFacts, TableColumn, TableFacts, TableSchema
+from pgcdc_cli.changes.table import MANY_TABLES, ColumnFacts, TableColumn, TableFacts, TableSchema
 from pgcdc_cli.formats.encoded_rows import (
     LINES,
     SUFFIXES,
@@ -171,7 +171,7 @@ class _Column(NamedTuple):
     in_primary_key: bool
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def _columns(table: TableSchema, facts: TableFacts | None, options: Wal2jsonOptions) -> tuple[_Column, ...]:
     known = {} if facts is None else facts.columns
     return tuple(_column(column, known.get(column.name, ColumnFacts()), options) for column in table.columns)
