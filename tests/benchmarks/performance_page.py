@@ -33,7 +33,10 @@ GROWTH = """Time and processor time are ratios as above, from runs of
     python tests/benchmarks/growth.py --json FILE
 
 As tables or columns grow in number, the number of values stays the same. The start costs the same for few
-rows as for many, so it dominates the ratios for few rows.
+rows as for many, so it dominates the ratios for few rows. Each table costs a folder, two files, and their
+fsyncs once, and 15 kB of memory; with 10,000 tables in turn, a batch has a few rows of each, and opens each
+file again. Each column costs some 40 microseconds a batch, which is much if the batch has 150 rows, as of
+1,600 columns.
 """
 WALSENDERS = """From runs of
 
