@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from pgcdc_cli.changes.selection import NamePattern
+from pgcdc_cli.changes.table import MANY_TABLES
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
 from pgcdc_cli.directory.disk import Disk, folder_of
@@ -84,7 +85,7 @@ def _matches(tables: Sequence[str], table: str) -> bool:
     return not tables or any(is_table(table, pattern) for pattern in tables)
 
 
-@lru_cache(4096)
+@lru_cache(MANY_TABLES)
 def is_table(table: str, pattern: str) -> bool:
     """Whether a pattern names a table, as pgcdc stream reads it, or as the name is stored.
 

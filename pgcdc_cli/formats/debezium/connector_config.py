@@ -2,12 +2,13 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.java_regex import compile_java
+from pgcdc_cli.formats.interface import TableLists
 
 Deletes: TypeAlias = Literal["drop", "none", "rewrite", "tombstone"]
 Replacement: TypeAlias = tuple[str | tuple[str | int], ...]
@@ -223,7 +224,7 @@ class ConnectorConfig:
         return _included(f"{schema}.{table}", self.table_include_list, self.table_exclude_list)
 
     @property
-    def table_lists(self) -> Mapping[str, Callable[[str, str], bool]]:
+    def table_lists(self) -> TableLists:
         """The include lists of tables and schemas that are given: whether a list has a table."""
         schemas, tables = self.schema_include_list, self.table_include_list
         lists: dict[str, Callable[[str, str], bool]] = {}

@@ -195,10 +195,12 @@ def _without_blanks(values: pa.BinaryArray) -> pa.BinaryArray:
     return kernels.from_bytes(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), data[keep])
 
 
-_ROUTE, _SCHEMA = "<route>", b"<schema>"
-_VERSION = b',"version":<version>'
-"""Marks in a schema for the parts that differ from row to row; without a version there is no such member."""
-_MARKS = re.compile(b"(%s|%s|%s)" % (_ROUTE.encode(), _VERSION, _SCHEMA))
+_ROUTE, _VERSION, _SCHEMA = "<route>", b"<version>", b"<schema>"
+"""Marks in a schema for the parts that differ from row to row."""
+_LABEL = b',"version":'
+_VERSION_MEMBER = _LABEL + _VERSION
+"""Without a version there is no such member."""
+_MARKS = re.compile(b"(%s|%s|%s)" % (_ROUTE.encode(), _VERSION_MEMBER, _SCHEMA))
 _BLANK = r'^"(?: |\\[tnrfb]|\\u00[01][0-9A-F])*"$'
 """A JSON string that Java's `trim` would empty."""
 _ONE_BLANK = re.compile(_BLANK.encode())
@@ -334,7 +336,7 @@ class _Builder:
         of_all: list[Any] = [_SCHEMA, *fields]
         schema = connect_schemas.struct(of_all, f"{begin}.{_ROUTE}.{last}")
         if self._router.schema_version:
-            schema["version"] = b"<version>"
+            schema["version"] = _VERSION
         plain = connect_schemas.field(payload.field.schema, PAYLOAD)
         of_payload = _always(
             self._expanded(payload, lambda parts: render(parts[0] | {"field": PAYLOAD}), render(plain)),
@@ -342,7 +344,7 @@ class _Builder:
         )
         parts: dict[bytes, Callable[[], EventColumn]] = {
             _ROUTE.encode(): lambda: _converted(self.route, lambda found: found[1:-1]),
-            _VERSION: self._version,
+            _VERSION_MEMBER: self._version,
             _SCHEMA: lambda: of_payload,
         }
         for text in _MARKS.split(render(schema)):
@@ -351,7 +353,7 @@ class _Builder:
     def _version(self) -> EventColumn:
         """Make the member for the schema's version, empty without one."""
         column = integer_column(self._columns, self._router.schema_version, self._row["name"])
-        return _always(_converted(column, lambda found: b',"version":' + found), b"")
+        return _always(_converted(column, lambda found: _LABEL + found), b"")
 
     @property
     def _schemas(self) -> bool:
