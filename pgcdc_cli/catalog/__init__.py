@@ -34,6 +34,14 @@ from pgcdc_cli.types.database_text import STRICT, DatabaseText
 if TYPE_CHECKING:
     from pgcdc_cli.catalog.doctor import Finding
 
+# A 32-bit ID means the number, with epoch, nearest to the snapshot's xmax. None from there on has ended.
+_ENDED = """
+SELECT xid FROM unnest(%(xids)s::bigint[]) AS sent (xid),
+     (SELECT txid_snapshot_xmax(txid_current_snapshot())) AS snapshot (xmax),
+     LATERAL (SELECT mod(xid - mod(xmax, 1::bigint << 32) + (3::bigint << 31), 1::bigint << 32)) AS apart (d),
+     LATERAL (SELECT xmax + d - (1::bigint << 31)) AS known (number)
+WHERE CASE WHEN number BETWEEN 3 AND xmax - 1 THEN txid_status(number) IS DISTINCT FROM 'in progress' END
+"""
 _NO_TEXT = "the name of the one that resembles it is not valid text: rename it"
 
 __all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
@@ -85,6 +93,16 @@ class Catalog:
         query = "SELECT roident::int FROM pg_replication_origin WHERE roname = %(name)s"
         found = self._session.ask(query, {"name": name}, f'look for replication origin "{name}"')
         return found[0][0] if found else None
+
+    def ended_transactions(self, xids: Sequence[int]) -> list[int]:
+        """Find out which of these transactions, by 32-bit ID, have committed or rolled back.
+
+        A standby may not know of all that are prepared: don't ask it.
+        """
+        rows = self._session.ask(
+            _ENDED, {"xids": list(xids)}, "look for prepared transactions", opens_no_table=True
+        )
+        return [xid for (xid,) in rows]
 
     def facts(self) -> ServerFacts:
         """Read the facts that a stream depends on."""

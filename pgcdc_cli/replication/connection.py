@@ -294,7 +294,10 @@ class ReplicationConnection:
             raise failure from error
 
     def alter_slot(self, name: str, *, failover: bool | None = None, two_phase: bool | None = None) -> None:
-        """Change a slot's properties; None leaves one as it is. Raises USAGE if the server is too old."""
+        """Change a slot's properties; None leaves one as it is. Raises USAGE if the server is too old.
+
+        After that, the connection takes no other command. Two-phase can be enabled for pgoutput only.
+        """
         wanted = (("FAILOVER", failover, 17), ("TWO_PHASE", two_phase, 18))
         flags = {flag: on for flag, on, _ in wanted if on is not None}
         for flag, _, since in wanted:
@@ -305,10 +308,19 @@ class ReplicationConnection:
                     f'could not alter slot "{name}": changing {what} needs PostgreSQL {since}',
                     hint="create another slot with it, and read the old one to its end first",
                 )
+        if two_phase:
+            # With ALTER, the server would send only the COMMIT PREPARED of what is prepared already
+            # (`two_phase_at` stays as it was). A reader that asks for it enables it from its position on.
+            del flags["TWO_PHASE"]
         try:
-            self._connection.execute(commands.alter_slot(name, flags).encode())
+            if flags:
+                self._connection.execute(commands.alter_slot(name, flags).encode())
         except psycopg.Error as error:
             raise failures.server_failure(f'alter slot "{name}"', error, _DROP) from error
+        if two_phase:
+            any_name = commands.quote_identifier(name)
+            options = {"proto_version": "3", "two_phase": "true", "publication_names": any_name}
+            self.start(name, Lsn(0), options)
 
     def temporary_copy(self, slot: str) -> str:
         """Copy a logical slot at its position into a temporary one; return the copy's name.

@@ -2,17 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cache, partial
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.changes.selection import TableStarts
-from pgcdc_cli.changes.slice import Slice
+from pgcdc_cli.changes.slice import Edge, Prepared, Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
-from pgcdc_cli.formats.interface import Format
+from pgcdc_cli.formats.interface import EncodedSlice, Format
 from pgcdc_cli.formats.raw import RawFormat
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.relations import Describe
@@ -42,6 +43,8 @@ _SILENCE = 1.5
 
 One that is silent for longer, as it reads WAL without published changes, notices later that we have gone.
 """
+
+_TWO_PHASE_NO_MORE = 'slot "%s" is no longer two-phase: what is prepared comes again, at its commit'
 
 
 class StreamRun:
@@ -157,12 +160,14 @@ class StreamRun:
             )
         with connection:
             self._catalog.turn_to(connection.here)
+            ended = self._ended_prepared(connection)
             with self._signals.interruptible():
                 identity = connection.identify_system()
             if not settings.resnapshot:
                 self._end.resolve_now(identity.wal_position)
             with self._catalog.over(connection.own_session):
                 self._start.prepare(connection, identity)
+            self._forget_those_to_come()
             # What fails from here on, such as a query that a standby cancels, isn't for want of a server.
             retries.server_answers()
             text = self._text_of(connection.database_encoding)
@@ -189,10 +194,44 @@ class StreamRun:
                 self._loop.run(stream, encoder, timeline.follow, partial(self._between_transactions, again))
             # The sink is closed last: what is asked of it until then, such as HUP, still counts.
             self._writer.back_to_edge()
+            self._forget_missed(ended, identity.wal_position)
             self._loop.acknowledge()
             # If there was nothing to receive, no keepalive said where the server's WAL ends.
             self.totals.wal_end = max(self.totals.wal_end, identity.wal_position)
             self._finish(stream)
+
+    def _ended_prepared(self, connection: ReplicationConnection) -> list[Prepared]:
+        """Find the prepared transactions of the checkpoint that have ended. A standby doesn't know."""
+        prepared = self._sink.edge.prepared
+        if not prepared or connection.in_recovery:
+            return []
+        with self._catalog.over(connection.own_session):
+            ended = self._catalog.ended_transactions([one.xid for one in prepared])
+        return [one for one in prepared if one.xid in ended]
+
+    def _forget_missed(self, ended: Sequence[Prepared], position: Lsn) -> None:
+        """Forget those of these prepared transactions whose end didn't come, though it is below `position`.
+
+        It was in a gap that was accepted.
+        """
+        missed = [one for one in ended if one in self._sink.edge.prepared]
+        if missed and self._sink.edge.lsn >= position:
+            for one in missed:
+                log.warning('the end of prepared transaction "%s" did not come: it is left out', one.gid)
+            self._forget(missed)
+
+    def _forget_those_to_come(self) -> None:
+        """Forget all prepared transactions if the server will send them whole at their commit."""
+        prepared = self._sink.edge.prepared
+        if prepared and not self._start.two_phase:
+            log.warning(_TWO_PHASE_NO_MORE, self._settings.slot)
+            self._forget(prepared)
+
+    def _forget(self, prepared: Sequence[Prepared]) -> None:
+        edge = self._sink.edge
+        kept = tuple(one for one in edge.prepared if one not in prepared)
+        self._writer.write([EncodedSlice((), Edge(Lsn(0), edge.lsn, 0, prepared=kept))])
+        self._sink.flush()
 
     def _readable_slot(self, connection: ReplicationConnection) -> str:
         """Return the slot to read; for `peek` a temporary copy, which is announced once."""

@@ -54,7 +54,8 @@ class RunStart:
     """What is created and checked on every connection of a run before the stream begins on it.
 
     `slot_to_come`: the snapshot will create the slot; `snapshot_taken`: it is complete. `begun`: the stream
-    goes on from the sink's position. Methods raise PgcdcError.
+    goes on from the sink's position. `two_phase`: the server sends prepared transactions at their PREPARE.
+    Methods raise PgcdcError.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class RunStart:
         self._encoding = encoding
         self._created = self._warned = self._warned_of_two_phase = False
         self.slot_to_come = self.snapshot_taken = self.begun = False
+        self.two_phase = settings.protocol.two_phase
 
     @property
     def unread(self) -> bool:
@@ -130,23 +132,20 @@ class RunStart:
         settings = self._settings
         if settings.create_slot and not (self._created or self.unread or self.snapshot_taken):
             self._create_slot(connection)
-        position = check_slot(
+        slot = check_slot(
             self._catalog,
             settings.slot,
             database,
             decodes=self._encoding.decodes,
             keeps_prepared=settings.keeps_prepared,
         )
+        self.two_phase = settings.protocol.two_phase or bool(slot.two_phase)
         if settings.protocol.two_phase and not (settings.peek or self._warned_of_two_phase):
             self._warned_of_two_phase = True
-            self._warn_of_two_phase()
-        return position
-
-    def _warn_of_two_phase(self) -> None:
-        """Warn if the slot becomes two-phase by this run: the server remembers that for all later ones."""
-        slot = self._catalog.slot(self._settings.slot)
-        if slot is not None and slot.two_phase is False:
-            log.warning('slot "%s" becomes two-phase, and stays so without --two-phase', slot.name)
+            if slot.two_phase is False:
+                # The server remembers that for all later runs.
+                log.warning('slot "%s" becomes two-phase, and stays so without --two-phase', slot.name)
+        return slot.confirmed_flush_lsn or Lsn(0)
 
     def _check_server_without_slot(
         self, error: PgcdcError, source: StreamSource, connection: ReplicationConnection, log_end: Lsn
@@ -310,8 +309,8 @@ def check_begun(checkpoint: Checkpoint, slot: Slot | None) -> None:
         raise PgcdcError(ErrorKind.GAP, message, hint=_SNAPSHOT_LOST)
 
 
-def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, keeps_prepared: bool) -> Lsn:
-    """Return the confirmed position of a slot that can be streamed.
+def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, keeps_prepared: bool) -> Slot:
+    """Return a slot that can be streamed.
 
     `decodes` is false for raw output; `keeps_prepared`: the output can handle prepared transactions.
 
@@ -337,7 +336,7 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
     if slot.synced:
         message = f'could not stream slot "{name}": this standby is synchronizing it from the primary'
         raise PgcdcError(ErrorKind.SLOT_ACTIVE, message, hint=SYNCED_HINT)
-    return slot.confirmed_flush_lsn or Lsn(0)
+    return slot
 
 
 def _misfit(slot: Slot, database: str, *, decodes: bool, keeps_prepared: bool) -> str | None:

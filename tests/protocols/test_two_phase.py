@@ -13,6 +13,8 @@ from logs import PROTOCOL_1, Log, Running, log_of
 from segments import contents
 from workloads import ROW_COUNT, TABLES, Stage, message, rows
 
+from pgcdc_cli.replication.connection import ReplicationConnection
+
 TWO_PHASE = ("--two-phase", "--transactions")
 ODD_GIDS = ("it''s \"quoted\"", "grün 🌱", "a/b\\c\n\td", "%s {} $1 ../..", "g" * 199)
 
@@ -262,6 +264,23 @@ def test_two_phase_that_is_turned_on_later(log, tmp_path):
     assert [line.get("gid") for line in found if line["op"] == "C"] == [None, "late", "early"]
 
 
+def test_two_phase_that_a_command_turns_on(prepared18):
+    """What was prepared before comes whole, too."""
+    prepared18.slot = slot = prepared18.log.create_slot()
+    arguments = ("-D", str(prepared18.out), "--layout", "stream", "--transactions")
+    with Stage(prepared18.log.uri) as do:
+        prepare(do, 0, "early", rows("accounts", 1, 2))
+        do(0, rows("parts", 1, 1))
+        prepared18.log.read(slot, *arguments, "--endpos", prepared18.log.end())
+        with ReplicationConnection(prepared18.log.uri) as connection:
+            connection.alter_slot(slot, two_phase=True)
+        prepare(do, 0, "late", rows("accounts", 10, 2))
+        do(0, "COMMIT PREPARED 'late'", "COMMIT PREPARED 'early'")
+        prepared18.log.read(slot, *arguments, "--endpos", prepared18.log.end())
+    assert [line.get("gid") for line in prepared18.found() if line["op"] == "C"] == [None, "late", "early"]
+    prepared18.same_but_for_gids()
+
+
 def test_changes_at_prepare_for_those_who_want_them(prepared18):
     at_prepare = ("--two-phase-at", "prepare")
     with Stage(prepared18.log.uri) as do:
@@ -294,28 +313,71 @@ def test_commit_of_what_nobody_kept(prepared18, tmp_path):
     assert operations(prepared18.found()) == "BICBIC"
 
 
+def test_ends_in_a_gap_that_is_accepted(prepared18):
+    """What ended in the gap is kept until the stream has passed the end of it; the rest still comes."""
+    with Stage(prepared18.log.uri) as do:
+        for number, gid in enumerate(("committed", "undone", "behind", "later")):
+            prepare(do, 0, gid, rows("accounts", 10 * number, 2))
+        prepared18.read()
+        do(0, "COMMIT PREPARED 'committed'", "ROLLBACK PREPARED 'undone'")
+        do(0, f"SELECT pg_replication_slot_advance('{prepared18.slot}', pg_current_wal_insert_lsn())")
+        do(0, "COMMIT PREPARED 'behind'")
+        arguments = (prepared18.slot, *prepared18.arguments, "--endpos", "now")
+        run = prepared18.log.stream(*arguments, "--accept-gap")
+        assert (run.returncode, len(prepared18.spools())) == (0, 1)
+        for gid in ("committed", "undone"):
+            assert f'the end of prepared transaction "{gid}" did not come' in run.stderr.decode()
+        do(0, "COMMIT PREPARED 'later'")
+    found = prepared18.read()
+    assert [line["gid"] for line in found if line["op"] == "C"] == ["behind", "later"]
+    assert not prepared18.spools()
+
+
+WIDE = (
+    "INSERT INTO shapes SELECT g, g, (SELECT string_agg(md5(random()::text || g || h), '')"
+    " FROM generate_series(1, 30) h) FROM generate_series({}, {}) g"
+)
+LITTLE_MEMORY = {"PGOPTIONS": "-c logical_decoding_work_mem=2MB"}
+"""So little that the server streams two transactions of these rows, and so much that it keeps one."""
+
+
+def test_two_phase_that_is_turned_off(prepared18):
+    """What is prepared comes again, at its commit, and may be streamed."""
+    log = prepared18.log
+    with Stage(log.uri) as do:
+        prepare(do, 0, "kept", WIDE.format(1, 1000))
+        prepare(do, 0, "dropped", WIDE.format(10_001, 10_800))
+        assert prepared18.read() == []
+        with ReplicationConnection(log.uri) as connection:
+            connection.alter_slot(prepared18.slot, two_phase=False)
+        do(1, "BEGIN", WIDE.format(20_001, 20_700), "COMMIT")
+        do(0, "ROLLBACK PREPARED 'dropped'", "COMMIT PREPARED 'kept'", rows("parts", 1, 1))
+        arguments = ("-D", str(prepared18.out), "--layout", "stream", "--transactions", "--endpos", log.end())
+        run = log.stream(prepared18.slot, *arguments, environment=LITTLE_MEMORY)
+    warning = f'slot "{prepared18.slot}" is no longer two-phase: what is prepared comes again, at its commit'
+    assert (run.returncode, run.stderr.decode()) == (0, f"pgcdc: warning: {warning}\n")
+    assert log.streamed(prepared18.slot) > 0
+    assert prepared18.found() == prepared18.plain()
+    assert not prepared18.spools()
+
+
 def test_prepared_ones_that_are_streamed_after_a_restart(prepared):
     """To free memory, the server streams a transaction that it reads again, though it sent it at its PREPARE.
 
     Its blocks begin at the LSN of the Begin Prepare, and no Stream Prepare follows.
     """
-    wide = (
-        "INSERT INTO shapes SELECT g, g, (SELECT string_agg(md5(random()::text || g || h), '')"
-        " FROM generate_series(1, 30) h) FROM generate_series({}, {}) g"
-    )
-    memory = {"PGOPTIONS": "-c logical_decoding_work_mem=2MB"}
     log, streamed = prepared.log, prepared.log.streamed
     with Stage(log.uri) as do:
-        with Running(log, prepared.slot, *prepared.arguments, environment=memory) as reader:
+        with Running(log, prepared.slot, *prepared.arguments, environment=LITTLE_MEMORY) as reader:
             reader.started()
-            prepare(do, 0, "kept", wide.format(1, 1000))
-            prepare(do, 0, "dropped", wide.format(10_001, 10_800))
+            prepare(do, 0, "kept", WIDE.format(1, 1000))
+            prepare(do, 0, "dropped", WIDE.format(10_001, 10_800))
             reader.confirms(log.end())
             reader.kill()
         assert (streamed(prepared.slot), len(prepared.spools())) == (0, 2)
-        with Running(log, prepared.slot, *prepared.arguments, environment=memory) as reader:
+        with Running(log, prepared.slot, *prepared.arguments, environment=LITTLE_MEMORY) as reader:
             reader.started()
-            do(1, "BEGIN", wide.format(20_001, 20_700), "COMMIT")
+            do(1, "BEGIN", WIDE.format(20_001, 20_700), "COMMIT")
             do(0, "ROLLBACK PREPARED 'dropped'", "COMMIT PREPARED 'kept'", rows("parts", 1, 1))
             assert reader.ends(log.end()) == (0, b"")
     assert streamed(prepared.slot) > 0
