@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgcdc_cli.catalog import Catalog, Slot
-from pgcdc_cli.directory.checkpoint import Checkpoint, check_gap, read_checkpoint
+from pgcdc_cli.directory.checkpoint import Checkpoint, check_gap, check_system, older_server, read_checkpoint
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, beside
 from pgcdc_cli.directory.manifest import Segment, read_state
@@ -94,10 +94,12 @@ def _files(segments: Sequence[Segment]) -> FinishedSegments:
 def read_slot(conninfo: str, checkpoint: Checkpoint) -> Slot | None:
     """Look up the slot that a checkpoint names; None if its snapshot has not created it yet.
 
-    Raises SLOT_MISSING if it should exist, and doesn't.
+    Raises SLOT_MISSING if it should exist, and doesn't, and SOURCE_CHANGED for another server, or an older
+    copy of the checkpoint's.
     """
     name = checkpoint.source.slot
     with Catalog(conninfo) as catalog:
+        _check_server(catalog, checkpoint)
         slot = catalog.slot(name)
     if slot is None and (checkpoint.end_lsn or checkpoint.read):
         raise PgcdcError(
@@ -106,6 +108,17 @@ def read_slot(conninfo: str, checkpoint: Checkpoint) -> Slot | None:
             hint="its changes since then are lost: start over in another directory or file, with a new slot",
         )
     return slot
+
+
+def _check_server(catalog: Catalog, checkpoint: Checkpoint) -> None:
+    """Raise SOURCE_CHANGED for another server, or an older copy of it, since a slot there says nothing.
+
+    A standby may be behind the checkpoint. Timelines are left to the run, which may read their history.
+    """
+    system_id, log_end = catalog.identity()
+    check_system(checkpoint.source, system_id)
+    if log_end is not None and log_end < checkpoint.end_lsn:
+        raise older_server(checkpoint.end_lsn, log_end)
 
 
 def check_slot(output: Path, slot: Slot) -> None:

@@ -21,7 +21,15 @@ from pgcdc_cli.catalog.publications import (
     read_tables,
     set_statement,
 )
-from pgcdc_cli.catalog.server import ServerFacts, Session, Waiting, create_grant, grants, read_facts
+from pgcdc_cli.catalog.server import (
+    ServerFacts,
+    Session,
+    Waiting,
+    create_grant,
+    grants,
+    read_facts,
+    read_identity,
+)
 from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, log_end, read_slots
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
@@ -107,6 +115,10 @@ class Catalog:
     def facts(self) -> ServerFacts:
         """Read the facts that a stream depends on."""
         return read_facts(self._session)
+
+    def identity(self) -> tuple[str, Lsn | None]:
+        """Read the system identifier and the end of the WAL, None on a standby."""
+        return read_identity(self._session)
 
     def check_wal_level(self) -> None:
         """Raise PgcdcError (USAGE) unless the server's wal_level allows logical decoding."""

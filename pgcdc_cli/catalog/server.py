@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.failures import Kinds, server_failure
 from pgcdc_cli.replication.session import SessionConnection, ask, connect
 from pgcdc_cli.types.database_text import DatabaseText
@@ -144,6 +145,18 @@ def read_facts(session: Session) -> ServerFacts:
     [row] = session.ask(_FACTS, {}, "read the server's settings", opens_no_table=True)
     version, database, wal_level, milliseconds, in_recovery, may_replicate = row
     return ServerFacts(version, database, wal_level, milliseconds / 1000, in_recovery, bool(may_replicate))
+
+
+_IDENTITY = """
+SELECT system_identifier::text, CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn()::text END
+FROM pg_control_system()
+"""
+
+
+def read_identity(session: Session) -> tuple[str, Lsn | None]:
+    """Read the system identifier and the end of the WAL, None on a standby."""
+    [(system_id, log_end)] = session.ask(_IDENTITY, {}, "identify the server")
+    return system_id, None if log_end is None else Lsn.parse(log_end)
 
 
 _PUBLISHED = """

@@ -25,6 +25,10 @@ from pgcdc_cli.types.database_text import InvalidText
 
 FORMAT_VERSION = 1
 
+_OLDER_SERVER = (
+    "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
+)
+
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
 
 
@@ -147,6 +151,23 @@ def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn, hint: str | None = No
             f'could not continue with slot "{slot}": it is at {slot_position}, the output ends at {end_lsn}'
         )
         raise PgcdcError(ErrorKind.GAP, message, hint=hint)
+
+
+def check_system(ours: StreamSource, system_id: str) -> None:
+    """Raise SOURCE_CHANGED for a server with another system identifier."""
+    if ours.system_id != system_id:
+        raise changed("system identifier", ours.system_id, system_id)
+
+
+def changed(what: str, old: str, new: str, *, hint: str | None = None) -> PgcdcError:
+    message = f"could not continue from the checkpoint: it belongs to {what} {old}, not {new}"
+    return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
+
+
+def older_server(done: Lsn, log_end: Lsn) -> PgcdcError:
+    """Make the error for a server whose WAL ends before our position."""
+    message = f"could not continue from {done}: the server's WAL ends before that, at {log_end}"
+    return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_OLDER_SERVER)
 
 
 def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str], default: InvalidText) -> Checkpoint:

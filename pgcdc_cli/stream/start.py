@@ -14,7 +14,14 @@ import psycopg
 
 from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.changes.selection import PATTERN_HINT, Selection
-from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap
+from pgcdc_cli.directory.checkpoint import (
+    Checkpoint,
+    StreamSource,
+    changed,
+    check_gap,
+    check_system,
+    older_server,
+)
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
 from pgcdc_cli.formats.interface import Format, TableLists
 from pgcdc_cli.formats.raw import RawFormat
@@ -26,9 +33,6 @@ from pgcdc_cli.stream.settings import Signals, StreamSettings
 
 log = logging.getLogger("pgcdc")
 
-_OLDER_SERVER = (
-    "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
-)
 _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
 _CREATE = "create it first, with --create-slot"
@@ -114,12 +118,7 @@ class RunStart:
             self._catalog.check_wal_level()
             position = Lsn(0)
         else:
-            try:
-                position = self._slot_position(connection, identity.database)
-            except PgcdcError as error:
-                if error.kind is ErrorKind.SLOT_MISSING and self._done:
-                    self._check_server_without_slot(error, source, connection, identity.wal_position)
-                raise
+            position = self._slot_position(connection, source, identity.wal_position)
         self._check_publications(for_slot=not self.slot_to_come)
         checkpoint = self._checked(source, position, connection)
         self._check_log_end(identity.wal_position, in_recovery=connection.in_recovery)
@@ -128,17 +127,11 @@ class RunStart:
             self._sink.start(source, self._start_lsn(position), checkpoint)
         self.begun = self.begun or settings.snapshot is not None
 
-    def _slot_position(self, connection: ReplicationConnection, database: str) -> Lsn:
+    def _slot_position(self, connection: ReplicationConnection, source: StreamSource, log_end: Lsn) -> Lsn:
         settings = self._settings
         if settings.create_slot and not (self._created or self.unread or self.snapshot_taken):
-            self._create_slot(connection)
-        slot = check_slot(
-            self._catalog,
-            settings.slot,
-            database,
-            decodes=self._encoding.decodes,
-            keeps_prepared=settings.keeps_prepared,
-        )
+            self._create_slot(connection, source, log_end)
+        slot = self._checked_slot(connection, source, log_end)
         self.two_phase = settings.protocol.two_phase or bool(slot.two_phase)
         if settings.protocol.two_phase and not (settings.peek or self._warned_of_two_phase):
             self._warned_of_two_phase = True
@@ -147,19 +140,32 @@ class RunStart:
                 log.warning('slot "%s" becomes two-phase, and stays so without --two-phase', slot.name)
         return slot.confirmed_flush_lsn or Lsn(0)
 
-    def _check_server_without_slot(
-        self, error: PgcdcError, source: StreamSource, connection: ReplicationConnection, log_end: Lsn
-    ) -> None:
-        """Find out whether the slot is missing because the server is another one, such as one from a backup.
+    def _checked_slot(self, connection: ReplicationConnection, source: StreamSource, log_end: Lsn) -> Slot:
+        settings = self._settings
+        try:
+            return check_slot(
+                self._catalog,
+                settings.slot,
+                source.database,
+                decodes=self._encoding.decodes,
+                keeps_prepared=settings.keeps_prepared,
+            )
+        except PgcdcError as error:
+            if error.kind is ErrorKind.SLOT_MISSING and self._done:
+                self._check_server_without_slot(source, connection, log_end)
+                known = self._sink.checkpoint is not None
+                error.hint = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
+            raise
 
-        Then this raises the error that says so; otherwise it sets the hint of `error`. A slot created on an
-        older copy of the server would mix two histories once its WAL has grown.
+    def _check_server_without_slot(
+        self, source: StreamSource, connection: ReplicationConnection, log_end: Lsn
+    ) -> None:
+        """Raise the error that says so if the slot is missing on another server, such as one from a backup.
+
+        A slot created on an older copy of the server would mix two histories once its WAL has grown.
         """
         self._checked(source, Lsn(0), connection)
         self._check_log_end(log_end, in_recovery=connection.in_recovery)
-        if not self._settings.create_slot:
-            known = self._sink.checkpoint is not None
-            error.hint = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
 
     def _makes_way(self, connection: ReplicationConnection) -> bool:
         """Whether the snapshot will create the slot. Drops one left by a run that ended just then.
@@ -183,13 +189,16 @@ class RunStart:
         message = f'could not take a snapshot for slot "{settings.slot}": it already exists'
         raise PgcdcError(ErrorKind.SLOT_EXISTS, message, hint=_NO_SNAPSHOT.format(settings.slot))
 
-    def _create_slot(self, connection: ReplicationConnection) -> None:
+    def _create_slot(self, connection: ReplicationConnection, source: StreamSource, log_end: Lsn) -> None:
         """Create the slot, after checking that the publications exist: it can't see later ones."""
         name = self._settings.slot
         exists = self._catalog.slot(name) is not None
         if exists and self._settings.if_not_exists:
             return
         done = self._done
+        if done and not exists:
+            # A slot that is left on a server that is then refused would retain its WAL.
+            self._check_server_without_slot(source, connection, log_end)
         if done and not (exists or self._settings.accept_gap):
             message = f'could not continue from {done}: slot "{name}" is gone'
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
@@ -269,8 +278,7 @@ class RunStart:
         if in_recovery:
             message = f"could not continue from {done}: the standby has only reached {log_end}"
             raise PgcdcError(ErrorKind.CONNECTION, message, hint=_STANDBY_BEHIND)
-        message = f"could not continue from {done}: the server's WAL ends before that, at {log_end}"
-        raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_OLDER_SERVER)
+        raise older_server(done, log_end)
 
     def _check_startpos(self, connection: ReplicationConnection, log_end: Lsn) -> None:
         """Refuse a start position beyond the server's WAL: the slot would be confirmed up to there."""
@@ -374,7 +382,7 @@ def check_source(
     """
     _check_identity(checkpoint.source, source)
     if source.publications != checkpoint.source.publications and not accept_publications:
-        raise _changed(
+        raise changed(
             "publications", ", ".join(checkpoint.source.publications), ", ".join(source.publications),
             hint="if that is intended: --accept-publications",
         )  # fmt: skip
@@ -394,16 +402,13 @@ def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
     if not ours.slot:
         message = "could not continue from the checkpoint: it belongs to a snapshot without a slot"
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_NO_SLOT)
-    for what, old, new in (
-        ("system identifier", ours.system_id, theirs.system_id),
-        ("database", ours.database, theirs.database),
-    ):
-        if old != new:
-            raise _changed(what, old, new)
+    check_system(ours, theirs.system_id)
+    if ours.database != theirs.database:
+        raise changed("database", ours.database, theirs.database)
     if ours.slot != theirs.slot:
         meant = f"did you mean -S {ours.slot}; or " if nearest(theirs.slot, [ours.slot]) else ""
         hint = meant + ErrorKind.SOURCE_CHANGED.rule.hint
-        raise _changed("slot", ours.slot, theirs.slot, hint=hint)
+        raise changed("slot", ours.slot, theirs.slot, hint=hint)
 
 
 def _check_timeline(
@@ -422,16 +427,11 @@ def _check_timeline(
         return
     left_at = dict(history()).get(ours)
     if theirs < ours or left_at is None:
-        raise _changed("timeline", str(ours), f"{theirs}, which does not descend from it")
+        raise changed("timeline", str(ours), f"{theirs}, which does not descend from it")
     if checkpoint.end_lsn > left_at and slot_position != checkpoint.end_lsn:
-        raise _changed(
+        raise changed(
             "timeline", f"{ours} up to {checkpoint.end_lsn}", f"{theirs}, which left it at {left_at}"
         )
-
-
-def _changed(what: str, old: str, new: str, *, hint: str | None = None) -> PgcdcError:
-    message = f"could not continue from the checkpoint: it belongs to {what} {old}, not {new}"
-    return PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=hint)
 
 
 class TimelineWatch:

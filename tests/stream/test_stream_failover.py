@@ -357,5 +357,14 @@ def test_an_older_copy_of_the_server_is_refused(tmp_path, copy_of):
             " or use another directory and a new slot"
         )
         assert files(out) == before
+        status = [*PGCDC, "status", "-d", server.uri(), str(out)]
+        status = subprocess.run(status, capture_output=True, text=True, timeout=60, check=False)
+        assert (status.returncode, status.stderr.splitlines()[1]) == (13, hint)
+        with connect(server) as here:
+            if here.execute("SELECT FROM pg_replication_slots").rowcount == 0:
+                accept = ("--create-slot", "--accept-gap")
+                run = stream(server.uri(), "s", "-D", str(out), *NOW, *accept)
+                assert (run.returncode, run.stderr.splitlines()[1]) == (13, hint)
+                assert here.execute("SELECT FROM pg_replication_slots").rowcount == 0
     finally:
         remove(server)

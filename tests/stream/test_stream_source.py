@@ -51,6 +51,15 @@ def test_a_checkpoint_of_another_server(source, written, own_server):
         stream(server.uri(), slot, "-D", str(out), *NOW), 13,
         f"continue from the checkpoint: it belongs to system identifier {ours}, not {theirs}", OTHER_PLACE,
     )  # fmt: skip
+    status = [*PGCDC, "status", "-d", server.uri(), str(out)]
+    shown = subprocess.run(status, capture_output=True, text=True, timeout=60, check=False)
+    assert shown.returncode == 13
+    assert f"belongs to system identifier {ours}, not {theirs}\nhint: {OTHER_PLACE}\n" in shown.stderr
+    with psycopg.connect(server.uri(), autocommit=True) as there:
+        there.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+        accept = ("--create-slot", "--accept-gap")
+        assert stream(server.uri(), slot, "-D", str(out), *NOW, *accept).returncode == 13
+        assert there.execute("SELECT FROM pg_replication_slots").rowcount == 0
     assert delivers(source.uri, slot, out) == [1, 2]
 
 
