@@ -34,6 +34,9 @@ GARBAGE = 100_000
 """New objects after which Python's garbage collector runs; its default is 700."""
 
 _NAMES_HINT = "names are given in UTF-8, whatever the database's encoding; rename what UTF-8 can't represent"
+_LACKING = (
+    "it lacks memory or threads: raise the limit (ulimit -v, ulimit -u, or its container's), and run again"
+)
 
 LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
 """The lowest log level that is shown, by verbosity."""
@@ -179,8 +182,11 @@ def _argument_error(error: Exception, arguments: list[str]) -> PgcdcError | None
 
 
 def _unexpected(error: Exception) -> PgcdcError:
+    lacking = isinstance(error, MemoryError) or "can't start new thread" in str(error)
     wrapped = PgcdcError(
-        ErrorKind.UNEXPECTED, f"could not continue: unexpected {type(error).__name__}: {error}"
+        ErrorKind.UNEXPECTED,
+        f"could not continue: unexpected {type(error).__name__}: {error}",
+        hint=_LACKING if lacking else None,
     )
     wrapped.__cause__ = error
     return wrapped

@@ -90,9 +90,14 @@ _HINTS = {
 _CHECK_SETTINGS = "check the connection string, the service file and the PG* variables, such as PGOPTIONS"
 _ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
 _CHECK_KEY = "check sslkey, a file that only its owner may read (chmod 600), and sslpassword"
+_CHECK_METHOD = "check require_auth and channel_binding, which needs SSL (sslmode), and pg_hba.conf"
+_POOLER = "this is a connection pooler: connect to the server itself (PgBouncer 1.23 and later may stay)"
 _NOT_THAT_ONE = "wait until one is what target_session_attrs asks for, as in a failover, or name others"
 _REFUSED = (
     (r"private key", ErrorKind.USAGE, _CHECK_KEY),
+    (r"unsupported startup parameter", ErrorKind.USAGE, _POOLER),
+    (r"local user with ID", ErrorKind.USAGE, "name the role: -U, PGUSER, or user= in the connection string"),
+    (r"channel binding|authentication method requirement", ErrorKind.AUTHENTICATION, _CHECK_METHOD),
     (
         r"starting up|shutting down|not (yet )?accepting|recovery mode|terminating connection",
         ErrorKind.NOT_READY,

@@ -49,6 +49,15 @@ def test_an_unexpected_error_is_one_line_too():
     )
 
 
+@pytest.mark.parametrize("raising", ["MemoryError()", 'RuntimeError("can\'t start new thread")'])
+def test_a_limit_of_the_system_is_no_bug_to_report(raising):
+    ran = run_with(f"raise {raising}")
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[1].startswith(
+        "hint: it lacks memory or threads: raise the limit (ulimit -v"
+    )
+
+
 @pytest.mark.parametrize("arguments", [["--debug"], ["-d", "x", "--debug"]])
 def test_debug_shows_the_traceback_without_passwords(arguments):
     ran = run_with("raise RuntimeError('postgresql://me:s3cr3t@h/x')", *arguments)

@@ -2,6 +2,7 @@
 
 import logging
 import resource
+import socket
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.failures import connect_failure
 from pgcdc_cli.replication.session import connect
 
 WALSENDERS = 8
@@ -65,6 +67,47 @@ def test_the_right_password_is_taken_from_the_environment(strict_server, monkeyp
 @pytest.mark.parametrize("user", ["banned", "nologin", "nobody"])
 def test_a_role_that_may_not_come_in_is_an_authentication_error(strict_server, user):
     assert refused(strict_server.uri(user=user)).kind is ErrorKind.AUTHENTICATION
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"require_auth": "md5"}, 'authentication method requirement "md5" failed'),
+        ({"channel_binding": "require"}, "channel binding required"),
+    ],
+)
+def test_a_way_to_authenticate_that_is_not_the_one_required(strict_server, given, reason):
+    """The password may well be right."""
+    error = refused(make_conninfo(strict_server.uri(user="pw"), password="right", **given))
+    assert reason in error.message
+    assert error.kind is ErrorKind.AUTHENTICATION
+    assert error.hint.startswith("check require_auth and channel_binding")
+
+
+def test_a_pooler_that_lets_no_replication_through_is_named():
+    """PgBouncer before 1.23."""
+    fields = b"SFATAL\0C08P01\0Munsupported startup parameter: replication\0\0"
+    with socket.create_server(("127.0.0.1", 0)) as pooler:
+
+        def answer() -> None:
+            client, _ = pooler.accept()
+            with client:
+                client.recv(1000)
+                client.sendall(b"E" + (4 + len(fields)).to_bytes(4, "big") + fields)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        error = refused(f"host=127.0.0.1 port={pooler.getsockname()[1]} user=u sslmode=disable")
+        thread.join()
+    assert error.kind is ErrorKind.USAGE
+    assert error.hint.startswith("this is a connection pooler: connect to the server itself")
+
+
+def test_a_user_without_a_name_is_asked_for_a_role():
+    """As in a container that runs as a number."""
+    said = psycopg.OperationalError("connection failed: local user with ID 10001 does not exist")
+    error = connect_failure("dbname=shop", said)
+    assert (error.kind, error.hint[:13]) == (ErrorKind.USAGE, "name the role")
 
 
 def test_a_role_without_replication_lacks_rights(strict_server):
