@@ -43,7 +43,7 @@ _LOST_WITH_SLOT = "the changes since then are lost with it: --create-slot --acce
 # Without a checkpoint the next run can't notice a gap.
 _LOST_UNCHECKED = "changes in between are lost: start it again to continue without them"
 _LOST_UNCHECKED_WITH_SLOT = "the changes since then are lost with it: --create-slot continues without them"
-_SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and the slot has what follows it"
+_SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and a slot to go on with"
 _NO_SNAPSHOT = (
     "read the rows while it streams, with --resnapshot '*.*' in place of --snapshot; or drop it, and the"
     " snapshot recreates it: pgcdc slot drop {}; or do without: --snapshot never"

@@ -38,7 +38,7 @@ def test_a_slot_is_made_before_the_first_change(source, tmp_path, follow):
     assert twice.returncode == 5
     assert twice.stderr == (
         f'pgcdc: error: could not create slot "{name}": replication slot "{name}" already exists\n'
-        "hint: leave out --create-slot: there is a checkpoint, and the slot has what follows it\n"
+        "hint: leave out --create-slot: there is a checkpoint, and a slot to go on with\n"
     )
     assert following.rows() == [1, 2, 3]
 
