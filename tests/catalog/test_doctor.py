@@ -8,6 +8,8 @@ import psycopg
 import pytest
 from debian_server import DebianServer
 from processes import stream_command, wait_until
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import ExecStatus
 from servers import Database, new_slot_name, remove
 from standbys import replayed, standby
 
@@ -480,11 +482,25 @@ def test_a_standby(own_database):
 
 
 def test_failover_slots_that_run_ahead_of_the_standbys(own_database):
-    database, slot, copy = own_database(), new_slot_name(), new_slot_name()
-    database.execute("SELECT pg_create_physical_replication_slot(%s)", (copy,))
+    database, slot = own_database(), new_slot_name()
+    standbys = new_slot_name(), new_slot_name()
+    for copy in standbys:
+        database.execute("SELECT pg_create_physical_replication_slot(%s, true)", (copy,))
     create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true)"
     database.execute(create, (slot,))
-    mend(database, "slot-failover", slot=slot)
+    [finding] = [one for one in findings(database, slot=slot) if one.check == "slot-failover"]
+    assert "may be ahead of the standbys" in finding.message
+    assert (finding.statements, finding.advice[:14]) == ((), "name the slots")
+    [position] = database.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    receiver = make_conninfo(database.server.uri(), replication="true")
+    with contextlib.closing(psycopg.connect(receiver, autocommit=True)) as connected:
+        start = f"START_REPLICATION SLOT {standbys[0]} PHYSICAL {position}"
+        assert connected.pgconn.exec_(start.encode()).status == ExecStatus.COPY_BOTH
+        finding = mend(database, "slot-failover", slot=slot)
+        assert standbys[1] not in finding.statements[0]
+    wait_until(lambda: ("slot-failover", "warning", slot) in problems(database, slot=slot))
+    [finding] = [one for one in findings(database, slot=slot) if one.check == "slot-failover"]
+    assert f'standbys that are not connected, with slots "{standbys[0]}": nothing is sent' in finding.message
 
 
 def test_what_the_role_may_not_see_is_said(database, role):

@@ -1,6 +1,6 @@
 """Checks of slots: do they still have their changes, and does a client read them?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pgcdc_cli.catalog.doctor.finding import RELOAD, Finding, Setup, literal, set_system
 from pgcdc_cli.catalog.slots import Slot
@@ -173,13 +173,29 @@ def slot_failover(setup: Setup) -> Iterator[Finding]:
         message = f'slot "{slot.name}" is lost when a standby takes over: it is not a failover slot'
         advice = f"pgcdc slot alter {slot.name} --failover"
         yield Finding("slot-failover", "warning", message, slot.name, advice=advice)
-    elif not setup.settings["synchronized_standby_slots"].value:
+    elif not (waited_for := setup.settings["synchronized_standby_slots"].value):
         message = (
             f'slot "{slot.name}" is a failover slot, but may be ahead of the standbys when one takes over:'
             " synchronized_standby_slots is empty"
         )
-        statements = (set_system("synchronized_standby_slots", ", ".join(standbys)), RELOAD)
-        yield Finding("slot-failover", "warning", message, slot.name, statements)
+        # The slot would wait for the others: for a standby that is gone, or a slot that has another purpose.
+        connected = [one.name for one in setup.slots if one.plugin is None and one.active_pid is not None]
+        statements = (set_system("synchronized_standby_slots", ", ".join(connected)), RELOAD)
+        later = None if connected else "name the slots of the standbys there, once they are connected"
+        yield Finding("slot-failover", "warning", message, slot.name, statements if connected else (), later)
+    elif away := _not_in_use(waited_for, setup.slots):
+        message = (
+            f'slot "{slot.name}" waits for standbys that are not connected, with slots {quoted_list(away)}:'
+            " nothing is sent until then"
+        )
+        advice = "start them, or take their slots out of synchronized_standby_slots"
+        yield Finding("slot-failover", "warning", message, slot.name, advice=advice)
+
+
+def _not_in_use(setting: str, slots: Sequence[Slot]) -> list[str]:
+    """Name the slots in `synchronized_standby_slots` that no standby reads."""
+    read = {slot.name for slot in slots if slot.active_pid is not None}
+    return [name for part in setting.split(",") if (name := part.strip(' "')) not in read]
 
 
 def _named(setup: Setup) -> Slot | None:
