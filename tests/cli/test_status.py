@@ -79,6 +79,19 @@ def test_what_the_server_does_not_say_hides_nothing_else(changes, shop, pgcdc):
 
 
 @pytest.mark.usefixtures("changes")
+def test_a_role_that_may_not_identify_the_server_sees_the_slot(shop, pgcdc):
+    shop.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+    role = f"r_{shop.name}"
+    shop.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        ran = pgcdc("status", "changes", "-d", shop.server.uri(shop.name, user=role))
+    finally:
+        shop.execute(f"DROP ROLE {role}")
+    assert (ran.status, ran.err) == (0, "")
+    assert "\nread by       nobody\n" in ran.out
+
+
+@pytest.mark.usefixtures("changes")
 def test_a_warehouse_tells_what_is_merged_and_how_to_read_it(pgcdc, tmp_path):
     record(tmp_path, problem="it has no key")
     content = json.loads(pgcdc("status", "changes", "--warehouse", "lake", "--json").out)
