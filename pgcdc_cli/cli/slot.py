@@ -324,6 +324,12 @@ def alter(
             f'could not alter slot "{name}": it is active for PID {slot.active_pid}',
             hint=f"stop what is reading it: see pgcdc slot show {name}",
         )
+    if two_phase and slot.plugin != "pgoutput":
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not alter slot "{name}": two-phase can be enabled later only for pgoutput',
+            hint="create another slot with --two-phase, and read the old one to its end first",
+        )
     with ReplicationConnection(conninfo) as connection:
         connection.alter_slot(name, failover=failover, two_phase=two_phase)
 

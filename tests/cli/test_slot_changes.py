@@ -125,6 +125,19 @@ def test_alter_changes_what_the_server_can(database, pgcdc, refused, slot):
         )
 
 
+def test_two_phase_is_enabled_later_for_pgoutput_only(database18, refused):
+    """For another plugin, the server would leave out what is prepared already."""
+    slot = f"physical_{database18.name}"
+    database18.execute("SELECT pg_create_physical_replication_slot(%s)", (slot,))
+    refused(
+        *("slot", "alter", slot, "-d", database18.uri, "--two-phase"),
+        status=2,
+        error=f'could not alter slot "{slot}": two-phase can be enabled later only for pgoutput',
+        hint="create another slot with --two-phase, and read the old one to its end first",
+    )
+    database18.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
 def test_alter_wants_something_to_change(database, pgcdc, slot):
     ran = pgcdc("slot", "alter", slot, "-d", database.uri)
     assert ran.status == 2
