@@ -32,7 +32,12 @@ _TIMEOUTS = dict.fromkeys(
     ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"), "0"
 )
 
+# A standby refuses serializable transactions; elsewhere, deferrable ones wait for all others. The first
+# setting is for the transaction of these statements themselves.
+_ISOLATION = dict.fromkeys(("transaction_isolation", "default_transaction_isolation"), "read committed")
+
 SESSION_SETTINGS = {
+    **_ISOLATION,
     **_TIMEOUTS,
     "TimeZone": "UTC",
     "DateStyle": "ISO",
@@ -44,11 +49,13 @@ SESSION_SETTINGS = {
     "standard_conforming_strings": "on",
     "client_min_messages": "warning",
     "jit": "off",
+    "gin_fuzzy_search_limit": "0",
 }
 """Set by statement, and not by the connection parameter `options`, which is left to the user.
 
 Timeouts of a role or a database are meant for shorter work; pg_dump disables them, too. Compiling queries of
-the catalog (`jit`) takes far longer than running them.
+the catalog (`jit`) takes far longer than running them. With `gin_fuzzy_search_limit` a row filter that an
+index answers leaves out rows at random.
 """
 
 _NETWORK = {
@@ -92,7 +99,7 @@ def _statements(settings: dict[str, str], *others: str) -> bytes:
 
 _SET_UP: dict[SessionKind, bytes] = {
     "fixed": _statements(SESSION_SETTINGS, _KEPT_SEARCH_PATH, _EMPTY_SEARCH_PATH, _NO_TRANSACTION_TIMEOUT),
-    "default": _statements(_TIMEOUTS, _EMPTY_SEARCH_PATH, _NO_TRANSACTION_TIMEOUT),
+    "default": _statements(_ISOLATION | _TIMEOUTS, _EMPTY_SEARCH_PATH, _NO_TRANSACTION_TIMEOUT),
     "physical": b"",
 }
 

@@ -253,6 +253,19 @@ def test_rows_that_a_policy_hides_are_not_left_out(database, reader, tmp_path):
     refused(run, 4, 'read table "public.t": row-level security would leave rows out', hint)
 
 
+def test_a_setting_that_lets_an_index_leave_out_rows_does_not_count(database, tmp_path):
+    database.execute(
+        "CREATE TABLE t (a int PRIMARY KEY, b int[]);"
+        "CREATE INDEX ON t USING gin (b) WITH (fastupdate = off);"
+        "INSERT INTO t SELECT g, ARRAY[g % 2] FROM generate_series(1, 10000) g; ANALYZE t;"
+        "CREATE PUBLICATION pub FOR TABLE t WHERE (b @> '{1}');"
+        f"ALTER DATABASE {database.name} SET gin_fuzzy_search_limit = 10;"
+        f"ALTER DATABASE {database.name} SET enable_seqscan = off"
+    )
+    rows = read(database.uri, tmp_path / "out", *ONLY, "--snapshot-workers", "1")
+    assert len(rows["public.t"]) == 5000
+
+
 def test_a_debezium_snapshot_says_which_transaction_read_it_and_others_have_none(database18, tmp_path):
     database18.execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1);")
     database18.execute("CREATE PUBLICATION pub FOR TABLE t")

@@ -1,11 +1,11 @@
-"""A database's timeouts don't apply to us, and a cancelled command is retried."""
+"""A database's timeouts and waits don't apply to us, and a cancelled command is retried."""
 
 import subprocess
 
 import psycopg
 import pytest
 from processes import PGCDC, wait_until
-from stream_runs import insert
+from stream_runs import NOW, insert, numbers, stream
 
 LONGER_THAN_THESE = "SELECT pg_sleep(1)"
 
@@ -31,6 +31,18 @@ def test_a_locked_catalog_is_waited_for(source, tmp_path, follow, timeout):
         locker.execute(LONGER_THAN_THESE)
     wait_until(lambda: run.rows() == [1, 2])
     assert run.stop() == (0, "")
+
+
+def test_a_serializable_transaction_is_not_waited_for(source, tmp_path):
+    """As a deferrable one does; a standby refuses any."""
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 1)
+    for setting in ("isolation = serializable", "read_only = on", "deferrable = on"):
+        source.execute(f"ALTER DATABASE {source.name} SET default_transaction_{setting}")
+    with psycopg.connect(source.uri, options="-c default_transaction_read_only=off") as other:
+        other.execute("SELECT FROM t")
+        run = stream(source.uri, slot, "-f", str(out), *NOW, timeout=10)
+    assert (run.returncode, run.stderr, numbers(out.read_text())) == (0, "", [1])
 
 
 def test_a_slot_waits_for_the_transactions_before_it(source):
