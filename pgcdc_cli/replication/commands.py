@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from psycopg import sql
+
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
@@ -27,6 +29,15 @@ _BINARY_SINCE = _MESSAGES_SINCE = 14
 _ORIGIN_SINCE = 16
 
 SLOT_NAME_HINT = "a slot's name has lower case letters, digits and underscores, 63 at most"
+
+# The function begins by emptying the session's caches of tables, and ends after one record.
+_FORGET_TABLES = """
+SELECT (SELECT count(*) FROM pg_logical_slot_peek_binary_changes({}, '0/1', 1, VARIADIC {}::text[]))
+FROM pg_event_trigger WHERE evtevent = 'login' AND evtenabled <> 'D' LIMIT 1
+"""
+
+_CHANGE_THE_SLOT = {"two_phase", "two-phase"}
+"""Options of pgoutput, and of test_decoding."""
 
 _SLOT_NAME = re.compile("[a-z0-9_]{1,63}")
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",\s]+))\s*(?:,|$)')
@@ -56,6 +67,17 @@ def start_replication(slot: str, lsn: Lsn, options: PluginOptions) -> str:
     )
     tail = f" ({pairs})" if pairs else ""
     return f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {lsn}{tail}"
+
+
+def forget_tables(slot: str, options: PluginOptions) -> sql.Composed:
+    """Write a query that makes a walsender forget the tables that a login trigger opened (PostgreSQL 17).
+
+    It would decode changes from before an ALTER TABLE with their present columns. `two_phase` is left out: it
+    changes the slot.
+    """
+    kept = {name: value or "on" for name, value in options.items() if name not in _CHANGE_THE_SLOT}
+    words = [word for pair in kept.items() for word in pair]
+    return sql.SQL(_FORGET_TABLES).format(sql.Literal(slot), sql.Literal(words))
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,6 +364,7 @@ class ReplicationConnection:
         timeout, confirmed = self._timeout_and_position()
         position = max(lsn, confirmed)
         try:
+            self._connection.execute(commands.forget_tables(slot, options))
             self._start_replication(commands.start_replication(slot, lsn, options), client_encoding)
         except psycopg.Error as error:
             raise self._start_failure(error) from error

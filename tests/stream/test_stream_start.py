@@ -79,6 +79,23 @@ def test_rows_from_before_an_alter_table_have_the_columns_of_that_time(database1
     assert row == {"a": 1, "b": "kept", "c": 2}
 
 
+def test_a_login_trigger_does_not_change_the_columns_of_the_tables_that_it_opens(database18, tmp_path):
+    """It runs in the walsender, too."""
+    database18.execute(
+        "CREATE TABLE logins (a int); CREATE PUBLICATION pub FOR TABLE logins;"
+        "CREATE FUNCTION note() RETURNS event_trigger LANGUAGE plpgsql"
+        " AS 'BEGIN INSERT INTO public.logins VALUES (2); END';"
+        "CREATE EVENT TRIGGER on_login ON login EXECUTE FUNCTION note();"
+        "ALTER EVENT TRIGGER on_login ENABLE ALWAYS"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    database18.execute("INSERT INTO logins VALUES (1); ALTER TABLE logins ADD b int DEFAULT 3")
+    run = stream(database18.uri, slot, "-f", str(out), *NOW)
+    assert (run.returncode, run.stderr) == (0, "")
+    first, *_ = map(json.loads, out.read_text().splitlines())
+    assert first["new"] == {"a": 1}
+
+
 def test_no_slot_is_left_behind_by_a_run_that_cannot_begin(database, tmp_path):
     """A slot older than its publication could never be read."""
     run = stream(database.uri, f"made_{database.name}", "--create-slot", "-D", str(tmp_path / "out"), *NOW)
