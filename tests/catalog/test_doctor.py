@@ -375,6 +375,23 @@ def test_unlogged_tables(database, objects):
     assert mend(database, "unlogged-table", "p").subject == "public.t"
 
 
+@pytest.mark.parametrize(
+    "objects",
+    ["FOR TABLE t", "FOR TABLE t WITH (publish_via_partition_root)", "FOR TABLES IN SCHEMA public"],
+)
+def test_partitions_on_other_servers(database, objects):
+    publish(
+        database,
+        "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w",
+        "CREATE TABLE t (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE here PARTITION OF t (id PRIMARY KEY) FOR VALUES FROM (0) TO (9)",
+        "CREATE FOREIGN TABLE there PARTITION OF t FOR VALUES FROM (10) TO (19) SERVER s",
+        objects=objects,
+    )
+    found = [one for one in problems(database, "p") if one[0] != "partition-root"]
+    assert found == [("foreign-partition", "warning", "public.there")]
+
+
 def test_tables_that_the_role_may_not_read(database, role):
     publish(database, "CREATE SCHEMA s", f"CREATE TABLE s.t ({KEY}, a int)", objects="FOR TABLE s.t (id)")
     database.execute(f"ALTER ROLE {role} REPLICATION")

@@ -72,7 +72,7 @@ JOIN pg_class rc ON rc.oid = p.root JOIN pg_namespace rn ON rn.oid = rc.relnames
 CROSS JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(p.root) WHERE isleaf
                     UNION SELECT p.root WHERE rc.relkind <> 'p') leaf (oid)
 JOIN pg_class c ON c.oid = leaf.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind <> 'p'
+WHERE c.relkind = 'r'
 ORDER BY 1, 2, 3, 4, 5
 """
 
@@ -82,6 +82,18 @@ FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.oid = ANY (%(publications)s::oid[]) AND c.relkind = 'r' AND c.relpersistence = 'u' AND c.oid >= 16384
       AND (p.puballtables OR EXISTS (SELECT FROM pg_publication_namespace s
                                      WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid))
+ORDER BY 1, 2, 3
+"""
+
+_FOREIGN = """
+SELECT p.pubname, n.nspname, c.relname
+FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.oid = ANY (%(publications)s::oid[]) AND c.relkind = 'f' AND c.relispartition
+      AND (p.puballtables
+           OR EXISTS (SELECT FROM pg_partition_ancestors(c.oid) t (oid) JOIN pg_class a USING (oid)
+                      LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = a.oid
+                      LEFT JOIN pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = a.relnamespace
+                      WHERE r.oid IS NOT NULL OR s.oid IS NOT NULL))
 ORDER BY 1, 2, 3
 """
 
@@ -103,6 +115,8 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (k.conkey)
 WHERE k.contype = 'n' AND NOT k.convalidated
 ORDER BY 1, 2, 3
 """
+
+_FOREIGN_ADVICE = "stream it from its own server; a snapshot may read its rows, but no change follows them"
 
 TableName = tuple[str, str]
 """Schema and name."""
@@ -156,6 +170,11 @@ def _relation(
 def read_unlogged(session: Session, publications: Sequence[int]) -> list[tuple[str, TableName]]:
     """List unlogged tables, which a publication of all tables or of a schema skips."""
     return _by_publication(session, _UNLOGGED, publications)
+
+
+def read_foreign(session: Session, publications: Sequence[int]) -> list[tuple[str, TableName]]:
+    """List foreign tables that are partitions of what a publication sends."""
+    return _by_publication(session, _FOREIGN, publications)
 
 
 def read_split_roots(session: Session, publications: Sequence[int]) -> list[tuple[str, TableName]]:
@@ -401,6 +420,13 @@ def unlogged_tables(setup: Setup) -> Iterator[Finding]:
         message = f'publication "{publication}" sends nothing of "{_text(table)}": it is unlogged'
         statement = f"ALTER TABLE {quoted(*table)} SET LOGGED;"
         yield Finding("unlogged-table", "warning", message, _text(table), (statement,))
+
+
+def foreign_partitions(setup: Setup) -> Iterator[Finding]:
+    """Are there partitions on other servers, whose WAL has their changes?"""
+    for publication, table in read_foreign(setup.session, setup.publication_oids):
+        message = f'publication "{publication}" sends nothing of "{_text(table)}": it is a foreign table'
+        yield Finding("foreign-partition", "warning", message, _text(table), (), _FOREIGN_ADVICE)
 
 
 def _relations(setup: Setup) -> list[PublishedRelation]:
