@@ -57,6 +57,8 @@ SELECT set_config('search_path', concat_ws(', ', 'pg_catalog',
 FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
 """
 
+_UNDEFINED_FUNCTION = "42883"
+_NO_ORDER = "its key can't be compared: read it into another directory or file, with pgcdc snapshot"
 
 _XIDS = 1 << 32
 
@@ -147,7 +149,10 @@ class ResnapshotSession:
             types = [column.type for column in table.schema.columns]
             yield from self.snapshot.copy(query, types, self._text, self._stopped)
         except psycopg.Error as error:
-            raise server_failure(table.reading, error) from error
+            failure = server_failure(table.reading, error)
+            if error.sqlstate == _UNDEFINED_FUNCTION:
+                failure.hint = _NO_ORDER
+            raise failure from error
 
     def _ask(self, query: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         return self.snapshot.ask(query, parameters, doing="look at the tables that are read again")

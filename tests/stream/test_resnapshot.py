@@ -729,6 +729,23 @@ def test_keys_that_only_their_index_tells_apart(server15, tmp_path):
     database.drop()
 
 
+def test_a_key_that_the_usual_operators_do_not_compare_is_refused(server15, tmp_path):
+    database = Database(server15)
+    database.execute(
+        "CREATE EXTENSION hstore; CREATE TABLE items (id hstore PRIMARY KEY);"
+        "INSERT INTO items SELECT hstore(g::text, '') FROM generate_series(1, 2000) g;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    run = stream(database.uri, database.create_slot(), "-f", str(tmp_path / "out"), *AGAIN, *NOW)
+    refused(
+        run,
+        2,
+        'read the rows of table "public.items": operator does not exist: hstore > hstore',
+        "its key can't be compared: read it into another directory or file, with pgcdc snapshot",
+    )
+    database.drop()
+
+
 @pytest.mark.long
 def test_keys_of_a_type_that_compares_in_its_own_way(server15, tmp_path):
     """The order of `citext` isn't that of `text`'s operators."""
