@@ -8,6 +8,7 @@ import psycopg
 from psycopg import sql
 
 from pgcdc_cli.changes.slice import RowKey, TableResnapshot
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.failures import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
@@ -38,7 +39,7 @@ FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapsho
 # The search path gets the schemas of base types that an extension made, for their operators, and no others,
 # so that names are printed as in the stream. The types are asked for, since an untyped value would be read
 # as the operator's argument: any record for a row type, a number for regclass. An index may tell rows apart
-# that are equal in the column's own collation.
+# that are equal in the column's own collation, or by its type's own operators (strategy 3 is equality).
 _KEY = """
 WITH RECURSIVE types AS (
     SELECT k.n, a.atttypid AS oid FROM unnest(%(key)s::text[]) WITH ORDINALITY AS k (name, n)
@@ -53,12 +54,24 @@ SELECT set_config('search_path', concat_ws(', ', 'pg_catalog',
         FROM pg_index i CROSS JOIN unnest(i.indkey, i.indcollation) AS k (attnum, collation_oid)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
         JOIN pg_collation c ON c.oid = k.collation_oid JOIN pg_namespace cn ON cn.oid = c.collnamespace
-        WHERE i.indrelid = %(table)s AND i.indisreplident AND k.collation_oid <> a.attcollation)
+        WHERE i.indrelid = %(table)s AND i.indisreplident AND k.collation_oid <> a.attcollation),
+       EXISTS (SELECT FROM pg_index i CROSS JOIN unnest(i.indkey, i.indclass) AS k (attnum, opclass)
+               JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+               JOIN pg_opclass o ON o.oid = k.opclass
+               JOIN pg_opclass d ON d.opcmethod = o.opcmethod AND d.opcdefault
+                    AND d.opcintype IN (a.atttypid, o.opcintype)
+               JOIN pg_amop oe ON oe.amopfamily = o.opcfamily AND oe.amopstrategy = 3
+                    AND oe.amoplefttype = o.opcintype AND oe.amoprighttype = o.opcintype
+               JOIN pg_amop de ON de.amopfamily = d.opcfamily AND de.amopstrategy = 3
+                    AND de.amoplefttype = d.opcintype AND de.amoprighttype = d.opcintype
+               WHERE i.indrelid = %(table)s AND i.indisreplident AND oe.amopopr <> de.amopopr)
 FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
 """
 
 _UNDEFINED_FUNCTION = "42883"
-_NO_ORDER = "its key can't be compared: read it into another directory or file, with pgcdc snapshot"
+_OTHER_OPERATORS = "the index of its key has an operator class that tells apart what is equal otherwise"
+_OTHER_WAY = "read it into another directory or file, with pgcdc snapshot"
+_NO_ORDER = f"its key can't be compared: {_OTHER_WAY}"
 
 _XIDS = 1 << 32
 
@@ -139,8 +152,11 @@ class ResnapshotSession:
         return self._copy(table, table.query(sql.SQL("{} IN ({})").format(key.row, values)))
 
     def _key(self, one: TableResnapshot) -> "_Key":
-        """See how the key's columns are compared, and let their operators be found."""
-        [(_, types, collations)] = self._ask(_KEY, {"table": one.oid, "key": list(one.key)})
+        """See how the key's columns are compared, and let their operators be found. May raise USAGE."""
+        [(_, types, collations, other)] = self._ask(_KEY, {"table": one.oid, "key": list(one.key)})
+        if other:
+            message = f'could not read table "{one.table}" again: {_OTHER_OPERATORS}'
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_OTHER_WAY)
         columns = [_collated(name, (collations or {}).get(name)) for name in one.key]
         return _Key(columns, [sql.Identifier(*name) for name in types], self._text.keeping())
 

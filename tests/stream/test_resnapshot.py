@@ -729,6 +729,24 @@ def test_keys_that_only_their_index_tells_apart(server15, tmp_path):
     database.drop()
 
 
+def test_a_key_whose_index_tells_apart_what_is_equal_otherwise_is_refused(database18, tmp_path):
+    """Rows equal to the last one of a chunk would be left out."""
+    database18.execute(
+        "CREATE TYPE pair AS (a numeric); CREATE TABLE items (id pair NOT NULL, n text NOT NULL);"
+        "CREATE UNIQUE INDEX items_id ON items (id record_image_ops, n text_pattern_ops);"
+        "ALTER TABLE items REPLICA IDENTITY USING INDEX items_id;"
+        "INSERT INTO items VALUES ('(1.0)', ''), ('(1.00)', ''); CREATE PUBLICATION pub FOR TABLE items"
+    )
+    line = (database18.uri, database18.create_slot(), "-f", str(tmp_path / "out"), *AGAIN, *NOW)
+    refused(
+        stream(*line),
+        2,
+        'read table "public.items" again: the index of its key has an operator class that tells apart what is'
+        " equal otherwise",
+        "read it into another directory or file, with pgcdc snapshot",
+    )
+
+
 def test_a_key_that_the_usual_operators_do_not_compare_is_refused(server15, tmp_path):
     database = Database(server15)
     database.execute(
