@@ -26,11 +26,12 @@ from pgcdc_cli.types.database_text import DatabaseText
 from pgcdc_cli.types.pg_type import PgType, builtin
 
 # One round trip for all messages, with a row for each: its types as declared; the table's current columns;
-# the columns of the primary key (unless deferrable) and of the replica identity, each with whether it may be
-# left out of the publication; all types behind those that are not built in, with an enum's labels and what
-# their send function sends; the primary key and all unique indexes; and whether a publication lists the
-# table. Types and expressions are printed under the role's own search path, which is set for the time of the
-# query, after its names were resolved: a volatile function in FROM is always called.
+# the columns of the primary key (unless deferrable) and of the replica identity, each with whether it may
+# be left out of the publication; all types behind those that are not built in, with an enum's labels and
+# what their send function sends; the primary key and all unique indexes; whether a publication lists the
+# table; and whether one lists some of its columns. Types and expressions are printed under the role's own
+# search path, which is set for the time of the query, after its names were resolved: a volatile function in
+# FROM is always called.
 _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
@@ -77,10 +78,11 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                  FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
                  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum) k
         WHERE i.indrelid = sent.oid AND i.indisunique AND i.indexprs IS NULL),
-       EXISTS (SELECT FROM pg_publication_rel
-               WHERE prrelid IN (SELECT sent.oid UNION ALL SELECT pg_partition_ancestors(sent.oid)))
+       listings.listed, listings.has_list
 FROM json_to_recordset(%(relations)s::json)
      AS sent (number int, oid oid, types oid[], typmods int[], unknown oid[]),
+     LATERAL (SELECT count(*) > 0 AS listed, count(prattrs) > 0 AS has_list FROM pg_publication_rel
+              WHERE prrelid IN (SELECT sent.oid UNION ALL SELECT pg_partition_ancestors(sent.oid))) listings,
      (SELECT set_config('search_path', current_setting('pgcdc.search_path'), true)) AS role
 ORDER BY sent.number
 """
@@ -177,7 +179,7 @@ def _sent(number: int, relation: Relation) -> dict[str, Any]:
 
 
 def _complete(relation: Relation, row: tuple[Any, ...]) -> TableSchema:
-    declared, now, keys, behind, unique, listed = row
+    declared, now, keys, behind, unique, listed, has_list = row
     types = {oid: _TypeFacts(*facts) for oid, *facts in behind or ()}
     present = {(name, type_oid): facts for name, type_oid, *facts in now or ()}
     described = tuple(
@@ -185,7 +187,14 @@ def _complete(relation: Relation, row: tuple[Any, ...]) -> TableSchema:
         for column, text in zip(relation.columns, declared, strict=True)
     )
     facts = _facts(relation, present, types, unique or [], keys or [])
-    return _table(relation, _placed(described, facts), keys or [], replace(facts, listed=listed))
+    facts = replace(facts, listed=listed, left_out=_left_out(relation, present) if has_list else ())
+    return _table(relation, _placed(described, facts), keys or [], facts)
+
+
+def _left_out(relation: Relation, present: dict[tuple[str, int], list[Any]]) -> tuple[int, ...]:
+    """List the attribute numbers of the columns that aren't sent."""
+    sent = {(column.name, column.type_oid) for column in relation.columns}
+    return tuple(facts[3] for column, facts in present.items() if column not in sent)
 
 
 def _placed(columns: tuple[TableColumn, ...], facts: TableFacts) -> tuple[TableColumn, ...]:

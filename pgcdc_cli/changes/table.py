@@ -124,7 +124,8 @@ class TableFacts:
     `primary_key` is in the order of its index; its last `included` columns are those of INCLUDE. `unique` are
     the columns of the unique index that replaces a missing primary key. `listed` says whether a publication
     names the table or a partitioned table above it; otherwise it is published FOR ALL TABLES or with its
-    schema. None if the catalog wasn't asked.
+    schema. None if the catalog wasn't asked. `left_out` are the attribute numbers of columns that aren't
+    sent, if a publication has a column list.
     """
 
     primary_key: tuple[str, ...] | None
@@ -132,6 +133,7 @@ class TableFacts:
     columns: dict[str, ColumnFacts] = field(hash=False)
     listed: bool | None = None
     included: int = 0
+    left_out: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The facts as a schema file has them."""
@@ -140,6 +142,7 @@ class TableFacts:
             "unique": None if self.unique is None else list(self.unique),
             "listed": self.listed,
             **({"included": self.included} if self.included else {}),
+            **({"left_out": list(self.left_out)} if self.left_out else {}),
             "columns": {
                 name: {
                     "default": facts.default,
@@ -175,7 +178,8 @@ class TableFacts:
             for name, facts in data["columns"].items()
         }
         indexes = _names(data["primary_key"]), _names(data["unique"])
-        return cls(*indexes, columns, data.get("listed"), data.get("included", 0))
+        included, left_out = data.get("included", 0), tuple(data.get("left_out", ()))
+        return cls(*indexes, columns, data.get("listed"), included, left_out)
 
 
 def _names(names: list[str] | None) -> tuple[str, ...] | None:

@@ -295,3 +295,39 @@ def test_doubtful_columns_keep_their_values(
     assert sorted(map(tuple, rows)) == [(1, "1", "x"), (2, "1", "x"), (3, "1", "x")]
     [row] = [row for row in read_record(str(warehouse)) or [] if row.table]
     assert "columns in another order" in str(row.warning)
+
+
+def test_a_column_that_was_not_published_before_is_warned_of(
+    spark: SparkSession, tmp_path: Path, database18: Any
+) -> None:
+    """Its values in earlier rows were never sent, whatever default it was added with."""
+    database18.execute("CREATE TABLE wider (id int PRIMARY KEY, a text, b text)")
+    database18.execute("CREATE TABLE back (id int PRIMARY KEY, a text, b text)")
+    database18.execute("CREATE PUBLICATION p FOR TABLE wider (id, a), back")
+    reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())
+
+    def merged(columns: str, key: int) -> list[str]:
+        for table in ("wider", "back"):
+            database18.execute(f"INSERT INTO {table} VALUES ({key}, 'a', 'b')")
+        reader.up_to_now()
+        summary = merge(spark, MergeOptions(str(reader.path), str(tmp_path / "wh")))
+        assert summary["error"] is None, summary
+        database18.execute(f"ALTER PUBLICATION p SET TABLE {columns}")
+        return [warning.partition(":")[0] for warning in summary["warnings"]]
+
+    database18.execute("INSERT INTO wider VALUES (0, 'a', 'b'); ALTER TABLE wider ADD c int DEFAULT 5")
+    assert merged("wider, back (id, a)", 1) == []
+    database18.execute("UPDATE wider SET c = 6 WHERE id = 0")
+    found = merged("wider, back", 2)
+    assert sorted(found) == [f'"public.wider" has the new column "{name}"' for name in "bc"]
+    assert merged("wider, back", 3) == ['"public.back" has the new column "b"']
+    held = {
+        name: read_table(spark, tmp_path / "wh", tables_in(reader.path)[f"public.{name}"])
+        for name in ("wider", "back")
+    }
+    assert texts(held["wider"].where("c IS NULL AND b IS NULL").select("id")) == Counter([("1",)])
+    assert texts(held["back"].where("b IS NULL").select("id")) == Counter([("2",)])
+    for name in ("wider", "back"):
+        database18.execute(f"UPDATE {name} SET a = a")
+    assert merged("wider, back", 4) == []
+    assert all(row.warning is None for row in read_record(str(tmp_path / "wh")) or [])

@@ -19,6 +19,7 @@ from .schema_evolution import (
     identify,
     with_later_columns,
     with_other_values,
+    with_unknown,
 )
 from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
 from .table_range import KeptRows, Name, Sightings, TableRange, holder, kept_rows, sightings
@@ -163,9 +164,11 @@ def _of_oid(
     """Make the range of an OID: what is not in its earlier rows, or all if these can't be found any more."""
     if base is None or base.version is None:
         return TableRange("", "", None, files, versions, oid=oid, forgotten=base is not None)
-    waiting = [file for file in files if file.segment > base.segment]
+    merged = [file for file in files if file.segment <= base.segment]
+    waiting = files[len(merged) :]
+    left_out = versions[merged[-1].schema].left_out if merged else frozenset()
     base = replace(base, path=lake.known_location(base.path))
-    return TableRange("", "", None, waiting, versions, oid=oid, base=base)
+    return TableRange("", "", None, waiting, versions, oid=oid, base=base, left_out=left_out)
 
 
 def _in_turn(ranges: Sequence[TableRange], name: Name, met: Sightings) -> list[TableRange]:
@@ -407,20 +410,25 @@ def _identified(
 ) -> TableRange:
     """Plan with the columns' last names."""
     found = identify(work.history, known, list(have or ()))
-    history = list(map(as_called, found.versions))
+    left_out = work.left_out.union(*(version.left_out for version in work.history))
+    versions = [with_unknown(version, left_out) for version in found.versions]
+    history = list(map(as_called, versions))
     if have is not None:
         pairs = ((found.called.get(name, name), spark) for name, spark in have.items())
         have = {name: spark for name, spark in pairs if name is not None}
     stored = _stored(work, target)
     goal = find_goal(history, have, stored, rescales=target.rescales, placed=found.positions)
+    newest = left_out.intersection(versions[-1].positions.values())
+    again = (name for name, number in found.positions.items() if number in newest)
+    unknown = list(dict.fromkeys([*goal.unknown, *again]))
     _check_known(work.version, found.doubtful)
-    later = zip(found.versions, with_later_columns(history), strict=True)
+    later = zip(versions, with_later_columns(history), strict=True)
     converted, unfound = find_converted(history, found.types, found.converted)
     _check_key_values(work.version, unfound)
     retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
     return replace(
         work,
-        planned=replace(goal, doubtful=found.doubtful, retyped=list(retyped)),
+        planned=replace(goal, unknown=unknown, doubtful=found.doubtful, retyped=list(retyped)),
         versions={version.path: replace(version, later=one.later) for version, one in later},
         called=found.called,
         columns=found.known_after(goal.version.columns, converted),

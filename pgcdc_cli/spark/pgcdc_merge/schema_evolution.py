@@ -261,6 +261,13 @@ def _may_be_renamed(name: str, version: TableVersion, before: set[str], placed: 
     return any(name not in placed or other not in placed for other in gone)
 
 
+def with_unknown(version: TableVersion, numbers: Collection[int]) -> TableVersion:
+    """Describe a version without what it says of earlier rows' values in columns with these numbers."""
+    lost = {name for name, number in version.positions.items() if number in numbers}
+    known = {name: text for name, text in version.missing.items() if name not in lost}
+    return replace(version, missing=known)
+
+
 def with_later_columns(versions: Sequence[TableVersion]) -> list[TableVersion]:
     """Add to each version, oldest first, the values of its rows in columns that were added later."""
     return [replace(one, later=_later(one, versions[number:])) for number, one in enumerate(versions)]

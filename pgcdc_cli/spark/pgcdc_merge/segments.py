@@ -87,8 +87,8 @@ class TableVersion:
     nullable columns that are known to have no default. `listed`: a publication names the table, so it may
     have had rows before. `missing` are the texts that columns have in rows from before they were added;
     `later` are the same for columns that were added after this version. `positions` are the columns'
-    attribute numbers, empty if unknown. `called` are columns' names in the lake table, if they differ; None
-    for a column that isn't there.
+    attribute numbers, empty if unknown; `left_out` are those of columns that weren't published. `called`
+    are columns' names in the lake table, if they differ; None for a column that isn't there.
     """
 
     oid: int
@@ -103,6 +103,7 @@ class TableVersion:
     missing: Mapping[str, str] = field(default_factory=dict)
     later: Mapping[str, str] = field(default_factory=dict)
     positions: Mapping[str, int] = field(default_factory=dict)
+    left_out: frozenset[int] = frozenset()
     called: Mapping[str, str | None] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
@@ -355,6 +356,7 @@ def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVe
         listed,
         missing,
         positions=_positions(data["columns"], facts),
+        left_out=frozenset(known.get("left_out", ())),
     )
 
 

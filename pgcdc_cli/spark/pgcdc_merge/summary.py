@@ -133,8 +133,8 @@ def _of_rows(work: TableRange) -> list[str]:
     """List what the table may lack: values of columns, and rows from before it was published."""
     new = [
         f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since, even'
-        " if the source has a value (a default that it computed, or that of a renamed column); to have"
-        f" them sent: {_touch(work, name)}"
+        " if the source has a value (a default that it computed, that of a renamed column, or one from before"
+        f" the column was published); to have them sent: {_touch(work, name)}"
         for name in work.goal.unknown
     ]
     new += [

@@ -138,7 +138,8 @@ class TableRange:
     its name was found, with the OIDs; `gone` are the ranges of tables that had the name earlier in this
     range. `anew`: the lake table has other rows than those that this range starts from. `called` are current
     names of earlier rows' columns, if they differ (None: the column is gone), and `columns` what is known of
-    the lake table's columns after the range.
+    the lake table's columns after the range. `left_out` are the numbers of columns that weren't published
+    when the last merged change was made.
     """
 
     table: str
@@ -157,6 +158,7 @@ class TableRange:
     forgotten: bool = False
     called: Mapping[str, str | None] = field(default_factory=dict)
     columns: tuple[KnownColumn, ...] = ()
+    left_out: frozenset[int] = frozenset()
 
     @property
     def merged(self) -> int:
