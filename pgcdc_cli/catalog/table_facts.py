@@ -39,7 +39,8 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                                          a.attndims,
                                          CASE a.attgenerated WHEN '' THEN pg_get_expr(adbin, 0) ELSE '' END,
                                          a.attnum, a.attnotnull,
-                                         CASE t.typdelim WHEN ',' THEN (a.attmissingval::text::text[])[1]
+                                         CASE WHEN t.typdelim = ',' OR a.attmissingval::text ^@ '{"'
+                                              THEN (a.attmissingval::text::text[])[1]
                                               ELSE btrim(a.attmissingval::text, '{}') END,
                                          t.typdefault, t.typname,
                                          (SELECT json_build_array(b.oid::bigint,

@@ -37,6 +37,7 @@ PLAIN = {
     "numbers": "int[] DEFAULT '{1,NULL}'",
     "mood": "mood DEFAULT 'glad'",
     "corners": "box DEFAULT '(2,3),(0,1)'",
+    "boxes": "box[] DEFAULT '{(2,3),(0,1)}'",
 }
 ALTER = [
     *(f"ALTER TABLE plain ADD {name} {kind}" for name, kind in PLAIN.items()),
