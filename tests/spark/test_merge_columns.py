@@ -331,3 +331,20 @@ def test_a_column_that_was_not_published_before_is_warned_of(
         database18.execute(f"UPDATE {name} SET a = a")
     assert merged("wider, back", 4) == []
     assert all(row.warning is None for row in read_record(str(tmp_path / "wh")) or [])
+
+
+def test_a_column_whose_name_is_anothers_by_now_is_known_by_its_neighbors(
+    spark: SparkSession, tmp_path: Path, database18: Any
+) -> None:
+    """A stream that lags finds the name with another type; only one number fits between those around it."""
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY, b int, doc text)")
+    database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())
+    database18.execute("INSERT INTO t VALUES (1, 5, 'd'), (2, 6, 'e')")
+    database18.execute("ALTER TABLE t RENAME b TO n; ALTER TABLE t ADD b text DEFAULT 'new'")
+    database18.execute("UPDATE t SET n = 7 WHERE id = 2")
+    reader.up_to_now()
+    summary = merge(spark, MergeOptions(str(reader.path), str(tmp_path / "wh")))
+    assert (summary["error"], summary["warnings"]) == (None, [])
+    rows = texts(read_table(spark, tmp_path / "wh", tables_in(reader.path)["public.t"]))
+    assert rows == Counter([("1", "5", "d", "new"), ("2", "7", "e", "new")])

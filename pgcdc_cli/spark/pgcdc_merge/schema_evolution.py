@@ -73,7 +73,7 @@ def identify(
     numbers = _ColumnNumbers(dict(lake))
     found = []
     for number, version in enumerate(versions):
-        positions = version.positions or _supposed(version, versions[number + 1 :], numbers)
+        positions = _numbers_of(version, versions[number + 1 :], numbers)
         numbers.learn(positions)
         found.append(positions)
     last = {number: name for name, number in numbers.by_name.items()}
@@ -117,18 +117,23 @@ def _numbers_in_lake(
     return supposed.by_name
 
 
-def _supposed(
+def _numbers_of(
     version: TableVersion, later: Sequence[TableVersion], numbers: _ColumnNumbers
 ) -> dict[str, int]:
-    """Assume that names have their previous numbers, or else their next ones, unless the order contradicts.
+    """Return the columns' numbers.
 
-    Columns are sent in the order of their numbers.
+    If they aren't all known, assume that names have their previous numbers, or else their next ones, unless
+    the order contradicts: columns are sent in the order of their numbers.
     """
     names = [column.name for column in version.columns]
+    if len(version.positions) == len(names):
+        return {**version.positions}
     following = next((one.positions for one in later if one.positions), {})
     around = numbers.by_name if any(name in numbers.by_name for name in names) else following
     found = {name: around[name] for name in names if name in around}
     doubtful = _out_of_order(found)
+    if doubtful and version.positions:
+        found, doubtful = {**version.positions}, [name for name in names if name not in version.positions]
     numbers.doubt(doubtful)
     return {name: number for name, number in found.items() if name not in doubtful}
 

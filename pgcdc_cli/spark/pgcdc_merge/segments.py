@@ -87,7 +87,7 @@ class TableVersion:
     nullable columns that are known to have no default. `listed`: a publication names the table, so it may
     have had rows before. `missing` are the texts that columns have in rows from before they were added;
     `later` are the same for columns that were added after this version. `positions` are the columns'
-    attribute numbers, empty if unknown; `left_out` are those of columns that weren't published. `called`
+    attribute numbers, as far as known; `left_out` are those of columns that weren't published. `called`
     are columns' names in the lake table, if they differ; None for a column that isn't there.
     """
 
@@ -361,10 +361,24 @@ def _table_version(data: dict[str, Any], path: str, choices: Choices) -> TableVe
 
 
 def _positions(columns: Sequence[dict[str, Any]], facts: Mapping[str, Any]) -> dict[str, int]:
-    """Return columns' attribute numbers; empty if they aren't ascending: the facts are of a later state."""
-    found = {one["name"]: facts.get(one["name"], {}).get("position") or 0 for one in columns}
-    numbers = [*found.values()]
-    return found if 0 not in numbers and numbers == sorted(set(numbers)) else {}
+    """Return columns' attribute numbers, as far as known.
+
+    If the facts are of a later state, a column may be gone: its number is known if no other fits between its
+    neighbors'. If names were exchanged since, the numbers aren't ascending, and none is known.
+    """
+    names = [one["name"] for one in columns]
+    known = {name: facts.get(name, {}).get("position") for name in names}
+    found = {name: number for name, number in known.items() if number}
+    if [*found.values()] != sorted(set(found.values())):
+        return {}
+    before, between, numbers = 0, list[str](), dict[str, int]()
+    for name in names:
+        between.append(name)
+        if name in found:
+            some = range(before + 1, found[name] + 1)
+            numbers |= zip(between, some, strict=True) if len(some) == len(between) else {name: found[name]}
+            before, between = found[name], []
+    return numbers
 
 
 def _has_no_default(facts: dict[str, Any] | None) -> bool:
