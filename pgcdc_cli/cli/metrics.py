@@ -1,8 +1,9 @@
 """The metrics of a run for Prometheus: served on a port, or written to a file for node_exporter."""
 
+import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _INTERVAL = 5.0
 """Seconds between two writes of the file."""
+_FILE_MODE = 0o644
 
 
 class Address(NamedTuple):
@@ -172,14 +174,20 @@ class MetricsOutput:
             warn(error.message)
 
     def _write(self, file: Path) -> None:
-        from prometheus_client import write_to_textfile
+        from prometheus_client import generate_latest
 
+        new = Path(f"{file}.{os.getpid()}")
         try:
             # The file is replaced by a rename, which would remove a device, even root's /dev/null.
             if file.exists() and not file.is_file():
                 raise _cannot_write(file, "it is not a regular file")
-            write_to_textfile(str(file), self._registry())
+            new.write_bytes(generate_latest(self._registry()))
+            # The collector runs as another user, and the run's umask is for the rows of tables.
+            new.chmod(_FILE_MODE)
+            new.replace(file)
         except OSError as error:
+            with suppress(OSError):
+                new.unlink()
             raise _cannot_write(file, error.strerror or str(error)) from error
         self._written_at = time.monotonic()
 

@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import stat
 import subprocess
 from urllib.request import urlopen
 
@@ -65,6 +66,14 @@ def test_a_run_leaves_how_it_ended(source, tmp_path):
     assert values(file.read_text())["pgcdc_exit_status"] == 0
     assert stream(source.uri, "missing", "-f", "-", "--metrics-file", str(file)).returncode == 5
     assert values(file.read_text())["pgcdc_exit_status"] == 5
+
+
+def test_the_collector_is_another_user_and_may_read_the_file(source, tmp_path):
+    file = tmp_path / "pgcdc.prom"
+    run = stream(source.uri, source.create_slot(), "-f", "-", *NOW, "--metrics-file", str(file))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert stat.filemode(file.stat().st_mode) == "-rw-r--r--"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_run_that_receives_nothing_has_positions_all_the_same(source, tmp_path):
