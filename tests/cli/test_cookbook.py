@@ -1,5 +1,6 @@
 """The commands of docs/cookbook.md print what it shows, except for positions, times and transactions."""
 
+import json
 import re
 import subprocess
 import sys
@@ -60,3 +61,18 @@ def test_programs(kitchen, program, printed):
         [sys.executable, "-c", program], cwd=kitchen, capture_output=True, text=True, check=False
     )
     assert (ran.stderr, ran.stdout) == ("", printed)
+
+
+def test_duckdb_sorts_positions_of_any_length(tmp_path):
+    (program,) = (program for program, _ in PROGRAMS if "duckdb" in program)
+    lines = [
+        {"op": "I", "commit_lsn": lsn, "seq": 0, "new": {"id": number, "total": "1"}}
+        for number, lsn in enumerate(["0/F000000", "0/10000000", "F/FFFFFFFF", "10/0"])
+    ]
+    folder = tmp_path / "changes" / "public.orders"
+    folder.mkdir(parents=True)
+    (folder / "1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "I 0 1\nI 1 1\nI 2 1\nI 3 1\n"
