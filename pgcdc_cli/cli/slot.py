@@ -345,8 +345,9 @@ def alter(
 def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, interval: Interval = "2s") -> None:
     """List the server's replication slots, of all databases.
 
-    RETAINED is the WAL that a slot keeps on the server's disk; LAG is the part that is not yet confirmed.
-    Some columns are left out on a narrow terminal. --json prints one object per line, with sizes in bytes.
+    RETAINED is the WAL that a slot keeps on the server's disk; LAG is the part that is not yet confirmed;
+    SAFE is how much more may be written before the slot is in danger (max_slot_wal_keep_size). Some columns
+    are left out on a narrow terminal. --json prints one object per line, with sizes in bytes.
     """
     from pgcdc_cli.catalog import Catalog
 
@@ -362,7 +363,7 @@ def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, inter
         write(line)
 
 
-_SIZES = ("RETAINED", "LAG")
+_SIZES = ("RETAINED", "LAG", "SAFE")
 
 
 def _list(slots: Iterable["Slot"]) -> list[str]:
@@ -375,6 +376,7 @@ def _list(slots: Iterable["Slot"]) -> list[str]:
         "CONFIRMED",
         "RETAINED",
         "LAG",
+        "SAFE",
         "WAL",
         "LOST",
     ]
@@ -385,7 +387,7 @@ def _fitting(headings: list[str], rows: list[list[str]]) -> list[str]:
     """Drop less important columns on a terminal that is too narrow; `slot show` has them."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     lines = table(headings, rows, _SIZES)
-    for dispensable in ("RESTART", "PLUGIN", "LOST", "DATABASE"):
+    for dispensable in ("RESTART", "PLUGIN", "LOST", "DATABASE", "CONFIRMED", "PID", "SAFE", "LAG"):
         if max(map(len, lines)) <= width:
             break
         left_out = headings.index(dispensable)
@@ -433,7 +435,7 @@ def reader_of(slot: "Slot") -> str:
 
 def _cells(slot: "Slot") -> list[str]:
     values = [slot.plugin, slot.database, slot.active_pid, slot.restart_lsn, slot.confirmed_flush_lsn]
-    sizes = [human_bytes(slot.retained_bytes), human_bytes(slot.lag_bytes)]
+    sizes = map(human_bytes, (slot.retained_bytes, slot.lag_bytes, slot.safe_wal_bytes))
     return [
         slot.name,
         *(text_of(value) or "-" for value in values),
@@ -453,6 +455,7 @@ def _lines(slot: "Slot") -> list[tuple[str, str]]:
         ("confirmed LSN", text_of(slot.confirmed_flush_lsn) or "-"),
         ("retained", human_bytes(slot.retained_bytes)),
         ("lag", human_bytes(slot.lag_bytes)),
+        ("safe", human_bytes(slot.safe_wal_bytes)),
         ("WAL status", slot.wal_status or "-"),
         ("invalidated", slot.lost or "no"),
         ("temporary", _yes(slot.temporary)),

@@ -67,9 +67,9 @@ def status(  # noqa: PLR0913 - a command's options
 
     Looks up the slot if a server is given, by options or PG* variables: "retained" is the WAL that the slot
     keeps, "lag" the part that is not yet confirmed. To read all tables as of one moment, use SELECT ...
-    VERSION AS OF their VERSION; --json has the queries. These are errors: another server, or an older copy of
-    it; a slot that is missing, invalidated, or past the checkpoint; a file that --verify finds missing or
-    damaged.
+    VERSION AS OF their VERSION; --json has the queries. --watch adds how fast WAL is written. These are
+    errors: another server, or an older copy of it; a slot that is missing, invalidated, or past the
+    checkpoint; a file that --verify finds missing or damaged.
     """
     if watch and verify:
         raise usage_error("--verify: with --watch, all files would be read each time")

@@ -28,9 +28,7 @@ _LOOK = 0.2
 _REMEMBERED = 60
 """Views whose numbers are remembered, for rates and sparklines."""
 
-Watch = Annotated[
-    bool, typer.Option("--watch", help="Redraw until interrupted, or q is pressed; with rates.")
-]
+Watch = Annotated[bool, typer.Option("--watch", help="Redraw until interrupted, or q is pressed.")]
 Interval = Annotated[
     str,
     typer.Option(

@@ -421,6 +421,13 @@ def test_slots_of_another_kind_or_database(database):
         other.drop()
 
 
+def test_without_a_name_it_says_which_slots_can_be_streamed(database):
+    slot = database.create_slot()
+    other = database.create_slot(two_phase=True)
+    found = [(one.level, one.subject) for one in findings(database) if one.check == "slot-kind"]
+    assert sorted(found) == sorted([("ok", slot), ("ok", other)])
+
+
 def write_log(database, megabytes):
     for _ in range(megabytes):
         database.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1048576))")

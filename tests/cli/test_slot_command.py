@@ -411,10 +411,11 @@ def test_sizes_are_in_postgresqls_units(count, text):
 @pytest.mark.parametrize(
     ("width", "headings"),
     [
-        (200, "NAME PLUGIN DATABASE PID RESTART CONFIRMED RETAINED LAG WAL LOST"),
-        (80, "NAME PLUGIN DATABASE PID CONFIRMED RETAINED LAG WAL LOST"),
-        (60, "NAME DATABASE PID CONFIRMED RETAINED LAG WAL"),
-        (10, "NAME PID CONFIRMED RETAINED LAG WAL"),
+        (200, "NAME PLUGIN DATABASE PID RESTART CONFIRMED RETAINED LAG SAFE WAL LOST"),
+        (90, "NAME PLUGIN DATABASE PID CONFIRMED RETAINED LAG SAFE WAL LOST"),
+        (70, "NAME DATABASE PID CONFIRMED RETAINED LAG SAFE WAL"),
+        (50, "NAME PID RETAINED LAG SAFE WAL"),
+        (10, "NAME RETAINED WAL"),
     ],
 )
 def test_a_narrow_terminal_is_spared_columns(database18, name, monkeypatch, width, headings):
@@ -423,7 +424,8 @@ def test_a_narrow_terminal_is_spared_columns(database18, name, monkeypatch, widt
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with Catalog(database18.uri) as catalog:
         slot = catalog.slot(name)
-    short = replace(slot, name="s", database="shop", retained_bytes=1 << 20, lag_bytes=1 << 20)
+    sizes = dict.fromkeys(("retained_bytes", "lag_bytes", "safe_wal_bytes"), 1 << 20)
+    short = replace(slot, name="s", database="shop", **sizes)
     head, row = _list([short])
     assert " ".join(head.split()) == headings
     assert row.startswith("s ")

@@ -31,9 +31,11 @@ def slot_missing(setup: Setup) -> Iterator[Finding]:
 
 
 def slot_kind(setup: Setup) -> Iterator[Finding]:
-    """Can the named slot be streamed from this database?"""
+    """Can the named slot be streamed from this database? If none is named, which can?"""
     slot = _named(setup)
     if slot is None:
+        alive = [one for one in _looked_at(setup) if not one.lost and not one.synced]
+        yield from (_streamable(one) for one in alive if one.plugin == "pgoutput")
         return
     name, database = slot.name, setup.facts.database
     if slot.plugin is None:
@@ -50,12 +52,16 @@ def slot_kind(setup: Setup) -> Iterator[Finding]:
     elif slot.lost:
         return
     else:
-        use = "not in use" if slot.active_pid is None else f"in use by process {slot.active_pid}"
-        flags = ", ".join(flag for flag in ("two_phase", "failover") if getattr(slot, flag))
-        message = f'slot "{name}" is of this database, {use}{flags and f" ({flags})"}'
-        yield Finding("slot-kind", "ok", message, name)
+        yield _streamable(slot)
         return
     yield Finding("slot-kind", "error", f'slot "{name}" {problem}', name, advice=advice)
+
+
+def _streamable(slot: Slot) -> Finding:
+    use = "not in use" if slot.active_pid is None else f"in use by process {slot.active_pid}"
+    flags = ", ".join(flag for flag in ("two_phase", "failover") if getattr(slot, flag))
+    message = f'slot "{slot.name}" is of this database, {use}{flags and f" ({flags})"}'
+    return Finding("slot-kind", "ok", message, slot.name)
 
 
 def slot_lost(setup: Setup) -> Iterator[Finding]:
