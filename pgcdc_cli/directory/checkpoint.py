@@ -187,10 +187,11 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
     """Raise USAGE if the checkpoint at `path` has another format or other options."""
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
-            now = f"not {ours[name]}" if name in ours else "and now it is not set"
+            now = ours.get(name, "not set")
+            change = f"not {now}" if name in ours and name in theirs else f"and now it is {now}"
             raise PgcdcError(
                 ErrorKind.USAGE,
-                f'could not continue from "{path}": its {name} is {theirs.get(name, "not set")}, {now}',
+                f'could not continue from "{path}": its {name} is {theirs.get(name, "not set")}, {change}',
                 hint="use the same options as before, or another directory or file and a new slot",
             )
 

@@ -26,6 +26,10 @@ from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 log = logging.getLogger("pgcdc")
 
 _THERE = "write to another directory or file: the data there is as of another moment"
+_OTHER_OPTIONS = (
+    "write to another directory or file; pgcdc stream --resnapshot PATTERN reads a stream's table again,"
+    " and a snapshot that ended early continues with its own options"
+)
 _NONE_PUBLISHED = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
 _NO_TABLE = f"{PATTERN_HINT}; views, foreign and temporary tables are not read"
 
@@ -77,7 +81,7 @@ class SnapshotRun:
         and another run starts over.
         """
         keep_freed_memory()
-        self._sink.open()
+        self._open()
         try:
             self._check_new()
             with self._signals.interruptible():
@@ -87,6 +91,15 @@ class SnapshotRun:
         finally:
             self._writer.close()
         self.totals.durable_lsn = self._sink.durable_lsn
+
+    def _open(self) -> None:
+        try:
+            self._sink.open()
+        except PgcdcError as error:
+            if error.kind is ErrorKind.USAGE:
+                # The options of a stream would be refused, too.
+                error.hint = _OTHER_OPTIONS
+            raise
 
     def _check_new(self) -> None:
         checkpoint = self._sink.checkpoint

@@ -473,7 +473,7 @@ def test_other_options_are_a_usage_error_that_says_so(tmp_path):
     assert error.kind is ErrorKind.USAGE
     assert "its format is jsonl, not framed" in error.message
     sink = make_directory(str(tmp_path / "d"), Lines(), options={"numeric": "number"})
-    assert "its numeric is not set, not number" in error_of(sink.open).message
+    assert "its numeric is not set, and now it is number" in error_of(sink.open).message
     error = error_of(lambda: check_options("c", {}, {"numeric": "number"}))
     assert "its numeric is number, and now it is not set" in error.message
     open_sink(tmp_path / "d").close()

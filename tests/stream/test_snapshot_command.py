@@ -208,6 +208,16 @@ def test_what_is_written_is_never_written_over(shop18, tmp_path):
     assert contents(out) == before
 
 
+def test_a_table_of_a_stream_is_read_again_by_the_stream_itself(shop18, tmp_path):
+    out = tmp_path / "out"
+    line = stream_command(shop18.uri, shop18.create_slot(), "-D", out, "--endpos", "now")
+    subprocess.run(line, check=True)
+    ended = run(shop18.uri, "--table", "public.t", "-D", out)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "its table is not set, and now it is public.t\n" in ended.stderr
+    assert "hint: write to another directory or file; pgcdc stream --resnapshot PATTERN" in ended.stderr
+
+
 def test_a_file_of_somebody_else_is_not_written_over(shop18, tmp_path):
     out = tmp_path / "notes"
     out.write_text("precious")

@@ -399,7 +399,7 @@ def test_a_directory_keeps_to_its_options(source, tmp_path):
     assert stream(source.uri, slot, *arguments).returncode == 0
     run = stream(source.uri, slot, *arguments, "--wal2json-option", "include-xids=on")
     assert (run.returncode, run.stdout) == (2, "")
-    assert "its wal2json.include_xids is not set, not True" in run.stderr
+    assert "its wal2json.include_xids is not set, and now it is True" in run.stderr
 
 
 def test_show_reads_them(source, tmp_path):
