@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -41,11 +42,23 @@ COMMANDS = {
 }
 """The top-level help's line for each command, in the order in which a new user needs them."""
 
-_OF_RECVLOGICAL = {"--start", "--drop-slot", "-P", "--plugin", "--enable-two-phase", "--enable-failover"}
-"""Options of pg_recvlogical that `pgcdc stream` doesn't have."""
+_OF_RECVLOGICAL = {
+    *("--create-slot", "--start", "--drop-slot", "-P", "--plugin", "--enable-two-phase", "--enable-failover")
+}
+"""Options of pg_recvlogical that neither `pgcdc` nor `pgcdc stream` has."""
 
-_EXTRA = re.compile(r"Got unexpected extra argument\(s\) \((\S+)\)")
-"""Click's message about a single word."""
+_EXTRA = re.compile(r"Got unexpected extra argument\(s\) \((.+)\)")
+
+_WORDS = {
+    "slot": ("the slot", "-S"),
+    "tables": ("a table", "--table"),
+    "add_table": ("a table", "--add-table"),
+    "dbname": ("the database", "-d"),
+}
+"""What a word without an option may be, and its option, by the option's parameter."""
+
+_OF_COMMANDS = {"-d", "--dbname", "--host", "-p", "--port", "-U", "--username", "-S", "--slot"}
+"""Options that belong after a command's name."""
 
 _REOPENING = {"stream", "recvlogical"}
 """Commands that reopen their file on SIGHUP."""
@@ -199,22 +212,38 @@ def _invoke(command: ClickCommand, name: str, arguments: list[str]) -> int:
 def _usage_error(error: typer.TyperException) -> PgcdcError:
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "pgcdc"
-    hint = f"see {where} --help"
-    if where == "pgcdc stream" and getattr(error, "option_name", None) in _OF_RECVLOGICAL:
-        vars(error).update(possibilities=None)
-        hint = f"pgcdc recvlogical takes pg_recvlogical's options; for those of pgcdc stream, {hint}"
-    if getattr(error, "option_name", None) == "-h":
-        hint = f"-h is the server's host; help is at: {where} -? or {where} --help"
+    hint = _option_hint(getattr(error, "option_name", None), where, error)
     extra = _EXTRA.fullmatch(getattr(error, "message", ""))
-    if extra is not None and _lacks_database(context):
-        hint = f"if it is the database: -d {shlex.quote(extra[1])}; {hint}"
+    if extra is not None:
+        hint = "; ".join([*_likely_options(context, extra[1].split()), hint])
     return PgcdcError(ErrorKind.USAGE, f"could not {_complaint(error)}", hint=hint)
 
 
-def _lacks_database(context: ClickContext) -> bool:
-    """Whether a command takes options only, and is not told the database that it connects to."""
-    arguments = any(one.param_type_name == "argument" for one in context.command.params)
-    return not arguments and context.params.get("dbname", "") is None
+def _option_hint(option: str | None, where: str, error: typer.TyperException) -> str:
+    """Say where an option belongs that the command doesn't have, or has with another meaning."""
+    see = f"see {where} --help"
+    if option == "-h":
+        return f"-h is the server's host; help is at: {where} -? or {where} --help"
+    if option in _OF_RECVLOGICAL and where in {"pgcdc", "pgcdc stream"}:
+        vars(error).update(possibilities=None)
+        return f"pgcdc recvlogical takes pg_recvlogical's options; for those of {where}, {see}"
+    if option in _OF_COMMANDS and where == "pgcdc":
+        vars(error).update(possibilities=None)
+        return f"it goes after the command's name: pgcdc COMMAND {option}; {see}"
+    if option in {"-S", "--slot"} and where.startswith("pgcdc slot "):
+        vars(error).update(possibilities=None)
+        return f"the slot's name needs no option: {where} NAME; {see}"
+    return see
+
+
+def _likely_options(context: ClickContext, words: list[str]) -> Iterator[str]:
+    """Yield what words too many may be: what the command takes by an option, and wasn't given."""
+    takes = {one.name: one for one in context.command.params}
+    named = any(one.param_type_name == "argument" for one in takes.values())
+    for name, (what, option) in _WORDS.items():
+        several = what == "a table"
+        if name in takes and not context.params.get(name) and (several or not (named or len(words) > 1)):
+            yield f"if it is {what}: {' '.join(f'{option} {shlex.quote(word)}' for word in words)}"
 
 
 def _complaint(error: ClickError) -> str:

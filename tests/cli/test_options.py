@@ -1,5 +1,7 @@
 """Connection options, environment and configuration file, without any server."""
 
+import re
+
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -216,6 +218,34 @@ def test_a_word_too_many_may_be_the_database(refused, command):
         status=2,
         error="could not read the command line: got unexpected extra argument(s) (shop)",
         hint=f"if it is the database: -d shop; see pgcdc {command} --help",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("stream s1 --publication p", "if it is the slot: -S s1; if it is the database: -d s1; "),
+        ("stream -S s1 shop", "if it is the database: -d shop; "),
+        ("publication create p a b", "if it is a table: --table a --table b; "),
+        ("publication alter p a", "if it is a table: --add-table a; "),
+        ("slot drop s1 s2", ""),
+        ("slot create -S s1", "the slot's name needs no option: pgcdc slot create NAME; "),
+        ("slot peek --slot s1", "the slot's name needs no option: pgcdc slot peek NAME; "),
+    ],
+)
+def test_what_is_given_with_or_without_an_option_by_mistake(pgcdc, line, hint):
+    ended = pgcdc(*line.split())
+    command = re.match(r"stream|\w+ \w+", line).group()
+    assert ended.status == 2
+    assert f"\nhint: {hint}see pgcdc {command} --help\n" in ended.err
+
+
+def test_a_commands_options_go_after_its_name(refused):
+    refused(
+        *("-d", "shop", "slot", "list"),
+        status=2,
+        error="could not read the command line: no such option: -d",
+        hint="it goes after the command's name: pgcdc COMMAND -d; see pgcdc --help",
     )
 
 
