@@ -3,6 +3,7 @@
 With `--format debezium`, a connector's configuration supplies what the options leave open.
 """
 
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,9 @@ SnapshotMode = Literal["never", "initial", "only"]
 FormatName = Literal["jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"]
 
 STDOUT = "-"
+
+_URL = re.compile(r"(abfss?|gs|hdfs|https?|s3a?):/")
+"""The beginning of a URL; as a path it has lost a slash."""
 
 _CONNECTION = {
     "host": "database_hostname",
@@ -234,6 +238,10 @@ def check(target: StreamTarget) -> None:
     """Raise a usage error for options that don't go together."""
     if target.file is not None and target.directory is not None:
         raise usage_error("-f and -D exclude each other")
+    where = str(target.directory or target.file)
+    if _URL.match(where):
+        remedy = "write to a local -D, and copy (stream --on-segment)"
+        raise usage_error(f'"{where}" is not on this machine: {remedy}')
     if target.on_segment is not None and target.directory is None:
         raise usage_error("--on-segment: only a directory (-D) has segments")
     layouts = target.format_class.capabilities.layouts

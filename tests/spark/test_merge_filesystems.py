@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.spark.pgcdc_merge.job import merge
-from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
+from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError, hint_for
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 
@@ -50,3 +50,11 @@ def test_damage_there_is_found(spark: SparkSession, tmp_path: Path, elsewhere: s
     file.write_bytes(file.read_bytes()[:-1] + b"!")
     with pytest.raises(MergeError, match="has the checksum"):
         merge(spark, MergeOptions(f"{elsewhere}/in", f"{elsewhere}/wh"))
+
+
+@pytest.mark.parametrize(
+    "cause",
+    ['No FileSystem for scheme "s3"', "Class org.apache.hadoop.fs.s3a.S3AFileSystem not found"],
+)
+def test_a_file_system_that_spark_lacks(cause: str) -> None:
+    assert "org.apache.hadoop:hadoop-aws:VERSION" in hint_for(cause)

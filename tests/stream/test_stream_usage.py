@@ -155,3 +155,10 @@ def test_debug_shows_the_traceback_and_nothing_else_does():
     loud = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in quiet.stderr
     assert "Traceback" in loud.stderr
+
+
+@pytest.mark.parametrize("option", ["-D", "-f"])
+def test_an_object_store_is_no_folder_of_this_machine(option):
+    ended = stream("", "s", option, "s3://lake/changes")
+    assert ended.returncode == 2
+    assert "is not on this machine: write to a local -D, and copy (stream --on-segment)\n" in ended.stderr

@@ -37,6 +37,10 @@ _HINTS = {
         "make sure that nothing removes it; on a cluster, each executor must see the same files as this"
         " machine"
     ),
+    re.compile("No FileSystem for scheme|FileSystem not found"): (
+        "Spark needs a package for this file system; S3 is s3a:// there, and needs"
+        " -- --packages org.apache.hadoop:hadoop-aws:VERSION (docs/spark.md has the whole line)"
+    ),
 }
 _SAYS_MORE = "Spark's output says more: add --verbose"
 
