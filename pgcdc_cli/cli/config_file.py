@@ -107,9 +107,7 @@ def _value(option: ClickParameter, value: object, name: str) -> bool | str | lis
             raise ValueError(f"{name} must be true or false")
         return value
     if option.multiple:
-        if not isinstance(value, list):
-            raise ValueError(f"{name} must be a list")
-        return [_text(item, name) for item in value]
+        return [_text(item, name) for item in (value if isinstance(value, list) else [value])]
     return _text(value, name)
 
 

@@ -42,9 +42,11 @@ def create(  # noqa: PLR0913 - a command's options
     name: Name,
     *,
     conninfo: str,
-    plugin: Annotated[str, typer.Option(metavar="NAME", help="Logical decoding plugin.")] = "pgoutput",
+    plugin: Annotated[
+        str, typer.Option("-P", "--plugin", metavar="NAME", help="Logical decoding plugin.")
+    ] = "pgoutput",
     two_phase: Annotated[
-        bool, typer.Option("--two-phase", help="Send prepared transactions at PREPARE.")
+        bool, typer.Option("-t", "--two-phase", help="Send prepared transactions at PREPARE.")
     ] = False,
     failover: Annotated[
         bool, typer.Option("--failover", help="Synchronize the slot to standbys (PostgreSQL 17).")
@@ -152,6 +154,7 @@ def peek(
     file_format: Annotated[
         Literal["pretty", "jsonl", "raw"], typer.Option("--format", help="Output format.")
     ] = "pretty",
+    json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
 ) -> None:
     """Print a slot's next changes without consuming them.
 
@@ -162,6 +165,7 @@ def peek(
     from pgcdc_cli.catalog import Catalog
     from pgcdc_cli.cli.stream import stream
 
+    file_format = "jsonl" if json else file_format
     slot = _find(conninfo, name)
     raw = slot.plugin != "pgoutput" or file_format == "raw"
     remedies: dict[ErrorKind, str] = {}

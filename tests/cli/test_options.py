@@ -389,6 +389,12 @@ def test_the_configuration_file_may_be_named_behind_the_command_or_in_the_enviro
     assert pgcdc("help", "--config", "c.toml").status == 0
 
 
+@pytest.mark.parametrize("publication", ['"p"', '["p"]'])
+def test_an_option_that_may_be_repeated_has_one_value_or_a_list(pgcdc, tmp_path, publication):
+    (tmp_path / "c.toml").write_text(f'host = "/file"\n[stream]\nslot = "s"\npublication = {publication}\n')
+    assert '"/file/' in nowhere(pgcdc("stream", "--config", "c.toml"))
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -398,7 +404,7 @@ def test_the_configuration_file_may_be_named_behind_the_command_or_in_the_enviro
         ("host = true", '"host" must be text or a number'),
         ("host = ['a']", '"host" must be text or a number'),
         ("[slot.create]\nif-not-exists = 'yes'", '"slot.create.if-not-exists" must be true or false'),
-        ("[show]\ntable = 'a.b'", '"show.table" must be a list'),
+        ("[show]\ntable = true", '"show.table" must be text or a number'),
         ("password = 'x'", 'no such option: "password"'),
         ("host = ", "Invalid value (at end of document)"),
         ("host = " + "9" * 5000, "a number has thousands of digits"),

@@ -121,8 +121,9 @@ def _has_test_decoding(database):
     return True
 
 
-def test_a_two_phase_slot_says_so(database, pgcdc, name):
-    assert pgcdc("slot", "create", name, "-d", database.uri, "--two-phase").status == 0
+@pytest.mark.parametrize("options", [["--two-phase"], ["-t", "-P", "pgoutput"]])
+def test_a_two_phase_slot_says_so(database, pgcdc, name, options):
+    assert pgcdc("slot", "create", name, "-d", database.uri, *options).status == 0
     assert json.loads(pgcdc("slot", "show", name, "-d", database.uri, "--json").out)["two_phase"] is True
 
 

@@ -129,7 +129,8 @@ def test_slot_peek_prints_the_next_transactions_and_takes_nothing(database, slot
     run = peek(database, slot)
     assert (run.returncode, run.stdout.count("INSERT")) == (0, 3)
     assert peek(database, slot, "--limit", "2").stdout.count("INSERT") == 2
-    assert peek(database, slot, "--format", "jsonl").stdout.count('"op":"I"') == 3
+    for form in (["--format", "jsonl"], ["--json"]):
+        assert peek(database, slot, *form).stdout.count('"op":"I"') == 3
     assert left(database) == before
 
 
