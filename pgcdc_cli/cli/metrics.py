@@ -12,6 +12,9 @@ from pgcdc_cli.cli.printing import warn
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
@@ -21,6 +24,9 @@ _LOOPBACK = "127.0.0.1"
 _INTERVAL = 5.0
 """Seconds between two writes of the file."""
 _FILE_MODE = 0o644
+_HEALTH = "/healthz"
+_SILENCE = 15 * 60.0
+"""Seconds without a report until a run counts as hanging: it waits ten minutes for a lost server."""
 
 
 class Address(NamedTuple):
@@ -54,6 +60,11 @@ class RunMetrics:
         self._totals, self._seen = totals, time.time()
         self._rows = max(self._rows, totals.rows)
         self._transactions = max(self._transactions, totals.transactions)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the run goes on; before its first report it may wait for a new slot, however long."""
+        return self._totals is None or time.time() - self._seen < _SILENCE
 
     def end(self, exit_status: int) -> None:
         """Record the run's exit status."""
@@ -102,6 +113,7 @@ class RunMetrics:
             yield gauge
 
 
+_HANGS = ("503 Service Unavailable", b"no progress for 15 minutes\n")
 _ENDED = "How the run ended; present once it has."
 
 
@@ -151,19 +163,33 @@ class MetricsOutput:
                     self._write_again(self._file)
 
     def _serve(self, where: Address, stack: ExitStack) -> None:
-        from prometheus_client import start_http_server
+        from prometheus_client import make_wsgi_app, start_http_server
 
+        registry = self._registry()
         try:
-            server, thread = start_http_server(where.port, where.host, registry=self._registry())
+            server, thread = start_http_server(where.port, where.host, registry=registry)
         except OSError as error:
             raise PgcdcError(
                 ErrorKind.OUTPUT,
                 f'could not listen on "{where.host}:{where.port}": {error.strerror or error}',
                 hint="give --metrics-port another port",
             ) from error
+        server.set_app(self._with_health(make_wsgi_app(registry)))
         stack.callback(thread.join)
         stack.callback(server.server_close)
         stack.callback(server.shutdown)
+
+    def _with_health(self, metrics: "WSGIApplication") -> "WSGIApplication":
+        """Answer also whether the run is healthy, as for the liveness probe of Kubernetes."""
+
+        def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
+            if environ["PATH_INFO"] != _HEALTH:
+                return metrics(environ, start_response)
+            status, text = ("200 OK", b"ok\n") if self._metrics.healthy else _HANGS
+            start_response(status, [("Content-Type", "text/plain")])
+            return [text]
+
+        return answer
 
     def _write_again(self, file: Path) -> None:
         """Write the file, and only warn if that fails: a stream doesn't end because of its metrics."""

@@ -5,6 +5,7 @@ import re
 import socket
 import stat
 import subprocess
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import psycopg
@@ -12,6 +13,9 @@ import pytest
 from processes import stream_command, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from stream_runs import NOW, end_of_log, insert, stream
+
+from pgcdc_cli.cli import metrics
+from pgcdc_cli.stream.settings import RunTotals
 
 DOCUMENT = "docs/metrics.md"
 
@@ -55,6 +59,27 @@ def test_a_running_stream_answers(source, follow, tmp_path, port):
     wait_until(lambda: scraped(port)["pgcdc_rows_total"] == 6)
     assert scraped(port)["pgcdc_reconnects_total"] == 1
     assert following.stop()[0] == 0
+
+
+def test_a_run_that_reports_nothing_for_long_is_not_healthy(port, monkeypatch):
+    """Before its first report, a stream may wait for its slot, however long."""
+    output = metrics.MetricsOutput("s", metrics.Address("127.0.0.1", port), None)
+    with output.open():
+        monkeypatch.setattr(metrics, "_SILENCE", 0)
+        assert health(port) == (200, b"ok\n")
+        output(RunTotals())
+        assert health(port) == (503, b"no progress for 15 minutes\n")
+        monkeypatch.undo()
+        assert health(port) == (200, b"ok\n")
+        assert scraped(port)["pgcdc_rows_total"] == 0
+
+
+def health(port):
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
+            return answer.status, answer.read()
+    except HTTPError as error:
+        return error.code, error.read()
 
 
 def test_a_run_leaves_how_it_ended(source, tmp_path):
