@@ -12,7 +12,7 @@ a key image for a row.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -97,6 +97,10 @@ class FullImage:
         """Whether the server left out any value (unchanged TOAST)."""
         return any(mask is not None and bool(mask.any()) for mask in self.unchanged)
 
+    def unchanged_in(self, index: int) -> Booleans | None:
+        """Mark the rows whose value of a column was not sent; None if all were."""
+        return self.unchanged[index]
+
     def where(self, kept: Booleans) -> "FullImage":
         """Return only the rows where `kept` is true."""
         unchanged = tuple(None if mask is None else mask[kept] for mask in self.unchanged)
@@ -109,9 +113,15 @@ class KeyImage:
 
     columns: Sequence[pa.BinaryArray | None]
 
+    def unchanged_in(self, index: int) -> None:
+        """Return None: a replica identity is always sent whole."""
+
     def where(self, kept: Booleans) -> "KeyImage":
         """Return only the rows where `kept` is true."""
         return KeyImage(_columns_where(self.columns, kept))
+
+
+Image: TypeAlias = FullImage | KeyImage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,7 +218,7 @@ class ChangeBatch:
     operation: Operation
     stamps: Stamps
     new: FullImage | None
-    old: FullImage | KeyImage | None
+    old: Image | None
     snapshot: SnapshotPosition | None = None
 
     @property

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
-    KeyImage,
+    Image,
     MessageChange,
     Slice,
     Stamps,
@@ -306,9 +306,7 @@ class _Unfit(NamedTuple):
     texts: ArrowArray
 
 
-def _image(
-    table: TableSchema, image: FullImage | KeyImage | None, label: str
-) -> tuple[Columns, list[_Unfit]]:
+def _image(table: TableSchema, image: Image | None, label: str) -> tuple[Columns, list[_Unfit]]:
     """Convert an image's columns; `label` is put before the names of values that don't fit."""
     columns: Columns = {}
     unfit: list[_Unfit] = []

@@ -17,8 +17,7 @@ from pgcdc_cli.changes.slice import (
     ChangeBatch,
     EmptyTable,
     FewColumns,
-    FullImage,
-    KeyImage,
+    Image,
     Slice,
 )
 from pgcdc_cli.changes.table import TableSchema
@@ -122,7 +121,7 @@ def are_few(batch: ChangeBatch, weight: int = 1) -> bool:
     return len(batch) * weight <= FEW_ROWS and _bytes_of(batch.old) + _bytes_of(batch.new) <= FEW_BYTES
 
 
-def _bytes_of(image: FullImage | KeyImage | None) -> int:
+def _bytes_of(image: Image | None) -> int:
     """Count the bytes of an image's arrays; FewColumns are always few bytes."""
     if image is None or isinstance(image.columns, FewColumns):
         return 0

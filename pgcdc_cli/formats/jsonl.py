@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
-    KeyImage,
+    Image,
     MessageChange,
     Operation,
     Slice,
@@ -186,9 +186,6 @@ def _named(table: TableSchema) -> bytes:
     return b',"schema":%b,"table":%b' % (quote(table.schema), quote(table.name))
 
 
-Image: TypeAlias = FullImage | KeyImage
-
-
 def _columns(batch: ChangeBatch, numeric: JsonKind, gid: str | None) -> Iterator[Fragment]:
     """Yield fragments that, joined row by row, make a batch's lines.
 
@@ -220,12 +217,8 @@ def _members(table: TableSchema, image: Image | None, numeric: JsonKind) -> dict
         if values is not None:
             kind = json_kind(column.type)
             value = json_value(numeric if kind == "numeric" else kind, values)
-            members[column.name] = Member.of(column.name, value, _absent(image, index))
+            members[column.name] = Member.of(column.name, value, image.unchanged_in(index))
     return members
-
-
-def _absent(image: Image, index: int) -> Booleans | None:
-    return image.unchanged[index] if isinstance(image, FullImage) else None
 
 
 def _key(
@@ -307,7 +300,7 @@ def _shapes(batch: ChangeBatch, tokens: Sequence[Tokens]) -> "Iterable[_LineShap
     return map(shape, present, names)
 
 
-def _tokens(batch: ChangeBatch, image: FullImage | KeyImage | None, numeric: JsonKind) -> list[Tokens]:
+def _tokens(batch: ChangeBatch, image: Image | None, numeric: JsonKind) -> list[Tokens]:
     """Write all columns of an image as tokens; an empty list without an image."""
     if image is None:
         return []
@@ -318,7 +311,7 @@ def _tokens(batch: ChangeBatch, image: FullImage | KeyImage | None, numeric: Jso
             found.append([None] * len(batch))
             continue
         tokens = [b"null" if value is None else write(value) for value in values]
-        mask = image.unchanged[index] if isinstance(image, FullImage) else None
+        mask = image.unchanged_in(index)
         if mask is None:
             found.append(tokens)
         else:
@@ -341,7 +334,7 @@ def _json_nulls(batch: ChangeBatch) -> list[tuple[str, list[bool]]]:
     return found
 
 
-def _nulls_of(table: TableSchema, image: FullImage | KeyImage) -> Iterator[tuple[str, list[bool]]]:
+def _nulls_of(table: TableSchema, image: Image) -> Iterator[tuple[str, list[bool]]]:
     for index in _json_columns(table):
         values = texts_of(image.columns, index)
         if values is not None:
@@ -385,8 +378,7 @@ def _template(table: TableSchema, shape: _LineShape) -> _LineTemplate:
         if shape.has_new
         else None
     )
-    names = b',"schema":%b,"table":%b' % (quote(table.schema), quote(table.name))
-    form, chosen = [b'{"op":%b,%%b' % quote(shape.operation), _literal(names)], [1]
+    form, chosen = [b'{"op":%b,%%b' % quote(shape.operation), _literal(_named(table))], [1]
     for label, members in ((b"key", _key_of_template(table, old, new)), (b"old", old), (b"new", new)):
         if members is not None:
             form.append(b',"%b":{%b}' % (label, b",".join([text for text, _ in members.values()])))

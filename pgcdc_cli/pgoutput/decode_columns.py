@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgcdc_cli.changes.slice import FEW_BYTES, FEW_ROWS, FewColumns, FullImage, KeyImage, Operation
+from pgcdc_cli.changes.slice import FEW_BYTES, FEW_ROWS, FewColumns, FullImage, Image, KeyImage, Operation
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import MalformedError, UndecodableError
 from pgcdc_cli.pgoutput.message_batch import MessageBuffer, as_buffer
@@ -82,7 +82,7 @@ class RowImages(NamedTuple):
     group: int
     numbers: Int64s
     new: FullImage | None
-    old: FullImage | KeyImage | None
+    old: Image | None
 
 
 def decode_rows(buffer: MessageBuffer, groups: Sequence[RowMessages]) -> list[RowImages]:
@@ -166,7 +166,7 @@ class _Tuples:
         """Which key tuples are whole rows; valid after the walk."""
         return self.has_more & ~self.lacks_key
 
-    def old_image(self) -> FullImage | KeyImage:
+    def old_image(self) -> Image:
         if not self.is_key:
             return self.full_image()
         return KeyImage(FewColumns(self.columns) if self.are_few else tuple(self.columns))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     FullImage,
+    Image,
     KeyImage,
     MessageChange,
     Operation,
@@ -206,7 +207,7 @@ class _Images:
         masks = (np.array([c.name in names for names in unchanged], np.bool_) for c in self._columns)
         return FullImage(tuple(texts), tuple(mask if mask.any() else None for mask in masks))
 
-    def old(self, *, whole: bool) -> FullImage | KeyImage:
+    def old(self, *, whole: bool) -> Image:
         texts = [
             self._texts(_old(self._batch, c.name), f"_old.{c.name}", c.type)
             if whole or c.replica_identity

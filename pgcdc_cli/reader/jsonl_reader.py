@@ -15,6 +15,7 @@ from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
     FullImage,
+    Image,
     KeyImage,
     MessageChange,
     Operation,
@@ -265,7 +266,7 @@ def _full(table: TableSchema, rows: list[tuple[Texts, frozenset[str]]]) -> FullI
     return FullImage(tuple(columns), tuple(masks))
 
 
-def _old(table: TableSchema, rows: list[Texts]) -> FullImage | KeyImage:
+def _old(table: TableSchema, rows: list[Texts]) -> Image:
     if all(column.name in rows[0] for column in table.columns):
         return _full(table, [(row, frozenset()) for row in rows])
     return KeyImage(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage, Slice, texts_of
+from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, Image, KeyImage, Slice, texts_of
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
@@ -19,7 +19,7 @@ from pgcdc_cli.types.database_text import DatabaseText, backslashes
 
 log = logging.getLogger("pgcdc")
 
-ImageT = TypeVar("ImageT", FullImage, KeyImage, FullImage | KeyImage)
+ImageT = TypeVar("ImageT", FullImage, KeyImage, Image)
 _LONGEST_VALUE = 60
 
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
-    FullImage,
-    KeyImage,
+    Image,
     MessageChange,
     Operation,
     Stamps,
@@ -141,8 +140,8 @@ def _moved(
 
 def _image(
     table: EventTable,
-    image: FullImage | KeyImage | None,
-    old: FullImage | KeyImage | None = None,
+    image: Image | None,
+    old: Image | None = None,
     losses: Losses | None = None,
 ) -> Tokens | None:
     """Make every column's tokens: the row's, then those for the key or a transform alone.
@@ -155,13 +154,11 @@ def _image(
     return row + tuple(_tokens(column, image, old, None) for column in table.all_columns[len(row) :])
 
 
-def _tokens(
-    column: EventColumn, image: FullImage | KeyImage, old: FullImage | KeyImage | None, losses: Losses | None
-) -> Fragment:
+def _tokens(column: EventColumn, image: Image, old: Image | None, losses: Losses | None) -> Fragment:
     values, field = image.columns[column.index], column.field
     if values is None:
         return field.absent
-    unchanged = image.unchanged[column.index] if isinstance(image, FullImage) else None
+    unchanged = image.unchanged_in(column.index)
     before = None if old is None else old.columns[column.index]
     if unchanged is not None and before is not None:
         values, unchanged = _choose(unchanged, before, values), None
@@ -411,15 +408,13 @@ def _digits(values: Int64s) -> list[bytes]:
     return [b"%d" % value for value in values.tolist()]
 
 
-def _tokens_of_few(
-    column: EventColumn, image: FullImage | KeyImage, losses: Losses | None
-) -> Iterable[bytes]:
+def _tokens_of_few(column: EventColumn, image: Image, losses: Losses | None) -> Iterable[bytes]:
     """Write the same tokens as the column path does, one by one."""
     values, field = texts_of(image.columns, column.index), column.field
     if values is None:
         return repeat(field.absent)
     tokens = [one or field.null for one in few_tokens(field.to_json, values)]
-    mask = image.unchanged[column.index] if isinstance(image, FullImage) else None
+    mask = image.unchanged_in(column.index)
     unchanged = None if mask is None else mask.tolist()
     if losses is not None:
         losses.look(column.index, field, FewCells(values, tokens, unchanged))

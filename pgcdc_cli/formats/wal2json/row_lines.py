@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.slice import ChangeBatch, FullImage, KeyImage, Stamp, Stamps, texts_of
+from pgcdc_cli.changes.slice import ChangeBatch, FullImage, Image, Stamp, Stamps, texts_of
 from pgcdc_cli.changes.table import MANY_TABLES, BaseType, ColumnFacts, TableColumn, TableFacts, TableSchema
 from pgcdc_cli.formats.encoded_rows import Lines, are_few
 from pgcdc_cli.formats.json_text import (
@@ -35,7 +35,7 @@ from pgcdc_cli.formats.json_text import (
 )
 from pgcdc_cli.formats.wal2json.wal2json_options import Wal2jsonOptions
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Booleans, Fragment, Int64s, as_mask
+from pgcdc_cli.types.kernels import Fragment, Int64s, as_mask
 from pgcdc_cli.types.pg_type import TYPES
 
 Kind = Literal["number", "bool", "bytea", "string"]
@@ -179,8 +179,6 @@ _WRITERS: dict[Kind, Callable[[bytes], bytes]] = {
 }
 
 
-Image = FullImage | KeyImage
-
 _WEIGHT = 3
 """By column, lines without positions cost a third of those with them: a third as many rows are few."""
 
@@ -242,13 +240,9 @@ def _identity_in(table: TableSchema, new: FullImage, count: int) -> FullImage:
     return FullImage(new.columns, unchanged)
 
 
-def _absent(image: Image, index: int) -> Booleans | None:
-    return image.unchanged[index] if isinstance(image, FullImage) else None
-
-
 def _members(image: Image, columns: tuple[ColumnParts, ...]) -> Iterator[Member]:
     for index, column in enumerate(columns):
-        values, absent = image.columns[index], _absent(image, index)
+        values, absent = image.columns[index], image.unchanged_in(index)
         if values is not None and (absent is None or not absent.all()):
             yield Member(column.head, value_of(column.kind, values), absent, column.tail)
 
@@ -269,7 +263,7 @@ def _rows(image: Image, columns: tuple[ColumnParts, ...], count: int) -> list[li
     """Write each row's members."""
     rows: list[list[bytes]] = [[] for _ in range(count)]
     for index, (head, tail, kind) in enumerate(columns):
-        values, absent = texts_of(image.columns, index), _absent(image, index)
+        values, absent = texts_of(image.columns, index), image.unchanged_in(index)
         if values is not None:
             write, lacks = writer_of(kind), [False] * count if absent is None else absent.tolist()
             for row, value, lack in zip(rows, values, lacks, strict=True):

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
-    FullImage,
-    KeyImage,
+    Image,
     MessageChange,
     Slice,
     Stamp,
@@ -216,7 +215,7 @@ def _type(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> 
 
 
 def _arrays(
-    image: FullImage | KeyImage,
+    image: Image,
     columns: Sequence[_Column],
     batch: ChangeBatch,
     options: Wal2jsonOptions,
@@ -240,9 +239,9 @@ def _arrays(
     yield b"]"
 
 
-def _absent(image: FullImage | KeyImage, index: int, *, keys: bool) -> Booleans | None:
+def _absent(image: Image, index: int, *, keys: bool) -> Booleans | None:
     """Mark values that the server did not send and, in old keys, nulls."""
-    absent = image.unchanged[index] if isinstance(image, FullImage) else None
+    absent = image.unchanged_in(index)
     values = image.columns[index]
     if not keys or values is None or not values.null_count:
         return absent
