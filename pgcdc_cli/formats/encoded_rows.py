@@ -19,6 +19,7 @@ from pgcdc_cli.changes.slice import (
     FewColumns,
     Image,
     Slice,
+    Stamps,
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.interface import Compression, Data, Layout, Piece
@@ -154,11 +155,13 @@ def joined_lines(lines: Lines) -> bytes | pa.Buffer:
     return b"".join(lines) if isinstance(lines, list) else kernels.contiguous(lines)
 
 
-def target_of(layout: Layout, table: TableSchema | None) -> tuple[str, TableSchema | None]:
-    """Return the target of a table's lines (None: of no table), and the table, if the file is its alone."""
-    if layout == "stream":
-        return "", None
-    return (MESSAGES, None) if table is None else (table.display, table)
+def encoded_lines(
+    layout: Layout, table: TableSchema | None, stamps: Stamps, lines: Lines, *, unchanged: bool = False
+) -> EncodedLines:
+    """Address lines of a table (None: of no table) to the file that has them in this layout."""
+    target = "" if layout == "stream" else MESSAGES if table is None else table.display
+    owner = None if layout == "stream" else table
+    return Encoded(target, owner, stamps.index, stamps.commit_lsn, lines, unchanged)
 
 
 def piece_of(lines: EncodedLines) -> Piece:

@@ -40,14 +40,13 @@ from pgcdc_cli.changes.table import MANY_TABLES, TableSchema
 from pgcdc_cli.formats.encoded_rows import (
     LINES,
     SUFFIXES,
-    Encoded,
     EncodedLines,
     are_few,
     compress,
+    encoded_lines,
     piece_of,
     piece_of_empty,
     tables_of,
-    target_of,
 )
 from pgcdc_cli.formats.interface import (
     Capabilities,
@@ -129,22 +128,18 @@ class JsonlFormat:
             if len(batch):
                 yield self._changes(batch, gid)
         for event in slice_.truncates:
-            yield self._events(event.table, Stamps.of([event.stamp]), [_truncate(event, gid)])
+            yield encoded_lines(self.layout, event.table, Stamps.of([event.stamp]), [_truncate(event, gid)])
         if slice_.messages:
             stamps = Stamps.of([event.stamp for event in slice_.messages])
-            yield self._events(None, stamps, [_message(event, gid) for event in slice_.messages])
+            lines = [_message(event, gid) for event in slice_.messages]
+            yield encoded_lines(self.layout, None, stamps, lines)
         for boundaries in slice_.boundaries if self.transactions else ():
-            yield self._events(None, boundaries.stamps, list(map(_boundary, boundaries)))
+            yield encoded_lines(self.layout, None, boundaries.stamps, list(map(_boundary, boundaries)))
 
     def _changes(self, batch: ChangeBatch, gid: str | None) -> EncodedLines:
         few = few_lines(batch, self.numeric, gid)
         lines = joined(_columns(batch, self.numeric, gid)) if few is None else few
-        stamps = batch.stamps
-        target = target_of(self.layout, batch.table)
-        return Encoded(*target, stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
-
-    def _events(self, table: TableSchema | None, stamps: Stamps, lines: list[bytes]) -> EncodedLines:
-        return Encoded(*target_of(self.layout, table), stamps.index, stamps.commit_lsn, lines)
+        return encoded_lines(self.layout, batch.table, batch.stamps, lines, unchanged=batch.lacks_any)
 
 
 _BOOLEANS = {False: b"false", True: b"true"}

@@ -29,13 +29,12 @@ from pgcdc_cli.changes.table import MANY_TABLES, ColumnFacts, TableColumn, Table
 from pgcdc_cli.formats.encoded_rows import (
     LINES,
     SUFFIXES,
-    Encoded,
     EncodedLines,
     Lines,
     compress,
+    encoded_lines,
     piece_of,
     tables_of,
-    target_of,
 )
 from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, TableLists
 from pgcdc_cli.formats.json_text import JsonValue, Member, one_lsn, one_string, quote, separated
@@ -304,33 +303,31 @@ class Wal2jsonFormat:
     def _lines(self, slice_: Slice) -> Iterator[EncodedLines]:
         options = self.options
         for batch in slice_.changes:
-            target = target_of(self.layout, batch.table)
-            stamps, lines = batch.stamps, row_lines(batch, options)
-            yield Encoded(*target, stamps.index, stamps.commit_lsn, lines, batch.lacks_any)
+            lines = row_lines(batch, options)
+            yield encoded_lines(self.layout, batch.table, batch.stamps, lines, unchanged=batch.lacks_any)
         for event in slice_.truncates:
-            yield self._events(event.table, Stamps.of([event.stamp]), [_truncate(event, options)])
+            stamps = Stamps.of([event.stamp])
+            yield encoded_lines(self.layout, event.table, stamps, [_truncate(event, options)])
         if slice_.messages:
             stamps = Stamps.of([event.stamp for event in slice_.messages])
-            yield self._events(None, stamps, [_message(event, options) for event in slice_.messages])
+            lines = [_message(event, options) for event in slice_.messages]
+            yield encoded_lines(self.layout, None, stamps, lines)
         for boundaries in slice_.boundaries if self.wants_boundaries else ():
             lines = [_boundary(event, options) for event in boundaries]
-            yield self._events(None, boundaries.stamps, lines)
+            yield encoded_lines(self.layout, None, boundaries.stamps, lines)
 
     def _objects(self, slice_: Slice) -> Iterator[EncodedLines]:
         """Write the parts of version 1's objects; they contain no truncates."""
         options, firsts = self.options, self._commas.firsts(slice_)
         for batch in slice_.changes:
             objects = change_objects(batch, options, firsts)
-            yield Encoded("", None, batch.stamps.index, batch.stamps.commit_lsn, objects, batch.lacks_any)
+            yield encoded_lines(self.layout, batch.table, batch.stamps, objects, unchanged=batch.lacks_any)
         for event in slice_.messages:
             stamps = Stamps.of([event.stamp])
-            yield self._events(None, stamps, [_message_object(event, options, firsts)])
+            yield encoded_lines(self.layout, None, stamps, [_message_object(event, options, firsts)])
         for boundaries in slice_.boundaries:
             parts = [_object_edge(event, options) for event in boundaries]
-            yield self._events(None, boundaries.stamps, parts)
-
-    def _events(self, table: TableSchema | None, stamps: Stamps, lines: list[bytes]) -> EncodedLines:
-        return Encoded(*target_of(self.layout, table), stamps.index, stamps.commit_lsn, lines)
+            yield encoded_lines(self.layout, None, boundaries.stamps, parts)
 
 
 def _wanted(slice_: Slice, options: Wal2jsonOptions) -> Slice:
