@@ -25,9 +25,9 @@ _MOVE_AWAY = "move it away, and run again"
 _NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back next to it"
 
 
-def takes_checkpoint(path: str, disk: Disk | None = None) -> bool:
+def takes_checkpoint(path: str) -> bool:
     """Whether output to this path can be taken back: a regular file, or nothing there yet."""
-    found = (disk or Disk()).stat(path)
+    found = Disk().stat(path)
     return found is None or found.regular
 
 

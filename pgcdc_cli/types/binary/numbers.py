@@ -75,12 +75,6 @@ def sixes(values: Integers) -> Bytes:
     return np.concatenate([quads(high), pairs(low)], axis=1)
 
 
-def octals(values: Integers, width: int) -> Bytes:
-    """Print numbers in octal with `width` digits."""
-    powers = 8 ** np.arange(width)[::-1]
-    return (values[:, None] // powers % 8 + ZERO).astype(np.uint8)
-
-
 def wide(values: Integers, width: int) -> Bytes:
     """Print numbers of at most `width` digits with leading zeroes: n rows."""
     found = np.empty((len(values), width), np.uint8)

@@ -127,12 +127,6 @@ def slices(values: Packed, starts: Int64s, lengths: Int64s) -> Packed:
     return Packed.of(kernels.take(spaced, np.arange(1, 2 * count + 1, 2)))
 
 
-def without_head(values: Packed, size: int) -> Packed:
-    """Drop the first bytes of each string."""
-    values.at_least(size)
-    return slices(values, values.starts + size, values.lengths - size)
-
-
 def decimal(values: Integers) -> pa.BinaryArray:
     """Print integers."""
     return kernels.as_binary(pa.array(values).cast(pa.string()))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pgcdc_cli.errors import MalformedError
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.binary.numbers import FLOAT8, hex_digit, hex_pairs, leading_dropped, octals, wide
+from pgcdc_cli.types.binary.numbers import FLOAT8, ZERO, hex_digit, hex_pairs, leading_dropped, wide
 from pgcdc_cli.types.binary.packed import (
     Bytes,
     Packed,
@@ -32,7 +32,6 @@ from pgcdc_cli.types.binary.packed import (
     numbers_at,
     require,
     slices,
-    without_head,
 )
 from pgcdc_cli.types.kernels import ArrowArray, Booleans
 
@@ -69,7 +68,7 @@ def versioned(values: Packed) -> Packed:
     """Read text after the format's version, a byte 1 (`jsonb_send`, `jsonpath_send`)."""
     values.at_least(1)
     require(values.data[values.starts] == 1, "its version is not 1")
-    return without_head(values, 1)
+    return slices(values, values.starts + 1, values.lengths - 1)
 
 
 def boolean(values: Packed) -> Packed:
@@ -93,7 +92,7 @@ def char(values: Packed) -> Packed:
     byte = values.fixed(1)[:, 0]
     high = byte > 127
     characters = np.full((len(byte), 4), _BACKSLASH, np.uint8)
-    characters[:, 1:] = octals(byte.astype(np.int64), 3)
+    characters[:, 1:] = byte[:, None] // (64, 8, 1) % 8 + ZERO
     characters[~high, 0] = byte[~high]
     kept = np.repeat(high[:, None], 4, axis=1)
     kept[:, 0] = byte != 0
