@@ -14,6 +14,7 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
+from pgcdc_cli.lsn import Lsn
 
 
 def start(version: int = 18, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
@@ -84,6 +85,11 @@ class Database:
         name = new_slot_name()
         self.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (slot, name))
         return name
+
+    def confirmed(self, slot: str) -> Lsn:
+        """The position up to which the slot was confirmed."""
+        query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+        return Lsn.parse(self.execute(query, (slot,)).fetchone()[0])
 
     def drop_slot(self, slot: str) -> None:
         self.execute("SELECT pg_drop_replication_slot(%s)", (slot,))

@@ -19,11 +19,6 @@ def slot(database):
     return slot
 
 
-def confirmed(database, slot):
-    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-    return database.execute(query, (slot,)).fetchone()[0]
-
-
 def log_end(database):
     """The end of the log as far as it is written; the insert position may be beyond that."""
     return database.execute("SELECT pg_current_wal_lsn()::text").fetchone()[0]
@@ -39,12 +34,12 @@ def test_advance_goes_to_a_position_or_to_the_end(database, pgcdc, slot):
     ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", middle, "--yes")
     assert (ran.status, ran.out, ran.err) == (0, f"{slot} {middle}\n", "")
     ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", "now", "--yes")
-    assert (ran.status, ran.out) == (0, f"{slot} {confirmed(database, slot)}\n")
-    assert confirmed(database, slot) != middle
+    assert (ran.status, ran.out) == (0, f"{slot} {database.confirmed(slot)}\n")
+    assert str(database.confirmed(slot)) != middle
 
 
 def test_advance_never_goes_back(database, refused, slot):
-    at = confirmed(database, slot)
+    at = database.confirmed(slot)
     refused(
         *("slot", "advance", slot, "-d", database.uri, "--to", "0/10", "--yes"),
         status=2,
@@ -54,7 +49,7 @@ def test_advance_never_goes_back(database, refused, slot):
 
 
 def test_advance_goes_nowhere_for_a_position_beyond_the_log(database, pgcdc, slot):
-    at = confirmed(database, slot)
+    at = database.confirmed(slot)
     ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", "FFFF/0", "--yes")
     error, hint = ran.err.splitlines()
     reason, _, end = error.rpartition(" ")
@@ -63,19 +58,19 @@ def test_advance_goes_nowhere_for_a_position_beyond_the_log(database, pgcdc, slo
         f'pgcdc: error: could not advance slot "{slot}" to FFFF/0: the server\'s WAL ends before that, at'
     )
     assert hint == "hint: --to now goes to its end"
-    assert Lsn.parse(at) < Lsn.parse(end) <= Lsn.parse(insert_position(database))
-    assert confirmed(database, slot) == at
+    assert at < Lsn.parse(end) <= Lsn.parse(insert_position(database))
+    assert database.confirmed(slot) == at
 
 
 def test_advance_without_a_terminal_wants_to_be_told(database, refused, slot):
-    at = confirmed(database, slot)
+    at = database.confirmed(slot)
     refused(
         *("slot", "advance", slot, "-d", database.uri, "--to", "now"),
         status=2,
         error="could not ask: standard input is not a terminal",
         hint="add --yes if you are sure",
     )
-    assert confirmed(database, slot) == at
+    assert database.confirmed(slot) == at
 
 
 def test_what_somebody_reads_is_neither_advanced_nor_altered(database, pgcdc, slot):
@@ -93,8 +88,8 @@ def test_what_somebody_reads_is_neither_advanced_nor_altered(database, pgcdc, sl
 
 def test_a_copy_goes_on_from_the_same_point(database, pgcdc, slot):
     ran = pgcdc("slot", "copy", slot, f"{slot}_2", "-d", database.uri)
-    assert (ran.status, ran.out, ran.err) == (0, f"{slot}_2 {confirmed(database, slot)}\n", "")
-    assert confirmed(database, f"{slot}_2") == confirmed(database, slot)
+    assert (ran.status, ran.out, ran.err) == (0, f"{slot}_2 {database.confirmed(slot)}\n", "")
+    assert database.confirmed(f"{slot}_2") == database.confirmed(slot)
     assert pgcdc("slot", "copy", slot, f"{slot}_2", "-d", database.uri).status == 5
     missing = pgcdc("slot", "copy", "nix", f"{slot}_3", "-d", database.uri)
     assert (missing.status, missing.err.splitlines()[1]) == (
@@ -147,7 +142,7 @@ def test_alter_wants_something_to_change(database, pgcdc, slot):
 @pytest.mark.parametrize(("answer", "moved"), [(b"y\n", True), (b"\n", False)])
 def test_advance_asks_whoever_is_at_a_terminal(database18, answer, moved):
     slot = database18.create_slot()
-    at = confirmed(database18, slot)
+    at = database18.confirmed(slot)
     database18.execute("CREATE TABLE t (a int)")
     keyboard, terminal = os.openpty()
     os.write(keyboard, answer)
@@ -156,4 +151,4 @@ def test_advance_asks_whoever_is_at_a_terminal(database18, answer, moved):
     os.close(keyboard)
     os.close(terminal)
     assert f'Skip the changes of slot "{slot}" from {at} to now for ever? [y/N]' in run.stderr
-    assert (run.returncode == 0, confirmed(database18, slot) != at) == (moved, moved)
+    assert (run.returncode == 0, database18.confirmed(slot) != at) == (moved, moved)

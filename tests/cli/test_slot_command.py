@@ -31,13 +31,6 @@ def role(database):
     database.execute(f"DROP ROLE {name}")
 
 
-def confirmed(database, name):
-    [(position,)] = database.execute(
-        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (name,)
-    )
-    return position
-
-
 def exists(database, name):
     [(count,)] = database.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (name,))
     return count == 1
@@ -45,12 +38,12 @@ def exists(database, name):
 
 def test_create_prints_name_and_consistent_point(database, pgcdc, name):
     ran = pgcdc("slot", "create", name, "-d", database.uri)
-    assert (ran.status, ran.out, ran.err) == (0, f"{name} {confirmed(database, name)}\n", "")
+    assert (ran.status, ran.out, ran.err) == (0, f"{name} {database.confirmed(name)}\n", "")
 
 
 def test_create_json_can_be_parsed(database, pgcdc, name):
     ran = pgcdc("slot", "create", name, "-d", database.uri, "--json")
-    assert json.loads(ran.out) == {"slot": name, "consistent_point": confirmed(database, name)}
+    assert json.loads(ran.out) == {"slot": name, "consistent_point": str(database.confirmed(name))}
 
 
 def test_connection_options_are_enough_without_a_uri(database, pgcdc, name):
@@ -83,7 +76,7 @@ def test_an_existing_slot_is_an_error_unless_it_will_do(database, pgcdc, refused
         f" {name}",
     )
     ran = pgcdc("slot", "create", name, "-d", database.uri, "--if-not-exists")
-    assert (ran.status, ran.out) == (0, f"{name} {confirmed(database, name)}\n")
+    assert (ran.status, ran.out) == (0, f"{name} {database.confirmed(name)}\n")
     assert ran.err == f'pgcdc: slot "{name}" already exists\n'
 
 
@@ -276,7 +269,7 @@ def test_list_and_show_agree_with_the_server(database, pgcdc, name):
     assert slot["plugin"] == "pgoutput"
     assert slot["database"] == database.name
     assert slot["active_pid"] is None
-    assert slot["confirmed_flush_lsn"] == confirmed(database, name)
+    assert slot["confirmed_flush_lsn"] == str(database.confirmed(name))
     assert slot["retained_bytes"] >= slot["lag_bytes"] >= 0
     assert slot["wal_status"] == "reserved"
     assert slot["invalidation_reason"] is None
@@ -295,7 +288,7 @@ def test_the_table_is_aligned_and_says_the_same(database, pgcdc, name):
     ]:
         at = head.index(heading)
         assert row[at:].split()[0] == value
-    assert confirmed(database, name) in row
+    assert str(database.confirmed(name)) in row
 
 
 def test_show_is_readable(database, pgcdc, name):

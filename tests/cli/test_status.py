@@ -274,9 +274,7 @@ def test_a_slot_that_is_invalidated_is_an_error_behind_the_rest(own_server, pgcd
 
 
 def test_a_slot_beyond_the_checkpoint_is_a_gap(changes, shop, pgcdc):
-    [end] = shop.execute(
-        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (changes,)
-    ).fetchone()
+    end = shop.confirmed(changes)
     shop.execute("SELECT pg_logical_emit_message(true, 'x', 'x')")
     advance = "SELECT end_lsn::text FROM pg_replication_slot_advance(%s, pg_current_wal_lsn())"
     [position] = shop.execute(advance, (changes,)).fetchone()

@@ -23,11 +23,6 @@ def current_lsn(database) -> Lsn:
     return Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text").fetchone()[0])
 
 
-def confirmed(database, slot) -> Lsn:
-    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-    return Lsn.parse(database.execute(query, (slot,)).fetchone()[0])
-
-
 def new_name() -> str:
     return f"s_{uuid.uuid4().hex[:12]}"
 
@@ -53,7 +48,7 @@ def test_a_new_slot_has_a_name_and_a_consistent_point(database, connection):
     created, point = connection.create_slot(name)
     assert created == name
     assert before <= point <= current_lsn(database)
-    assert confirmed(database, name) == point
+    assert database.confirmed(name) == point
     connection.drop_slot(name)
     assert database.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", (name,)).fetchall() == []
 
@@ -182,7 +177,7 @@ def test_finishing_leaves_the_slot_where_it_was_confirmed_and_sends_nothing_twic
     end = Lsn(first.commit_ends[-1])
     first.stream.confirm(end, end)
     assert first.stream.finish()
-    assert confirmed(database, table) == end
+    assert database.confirmed(table) == end
     first.connection.close()
     database.execute("INSERT INTO t VALUES (3)")
     second = stream(database.uri, table, lsn=end).start().read(commits=1)
@@ -196,7 +191,7 @@ def test_what_is_not_confirmed_comes_again(database, table, stream):
     end = Lsn(first.commit_ends[0])
     first.stream.confirm(Lsn(first.commit_ends[1]), end)
     assert first.stream.finish()
-    assert confirmed(database, table) == end
+    assert database.confirmed(table) == end
     first.connection.close()
     assert stream(database.uri, table).start().read(commits=1).tags == "BRIC"
 
@@ -224,7 +219,7 @@ def test_finishing_in_the_middle_of_a_transaction_leaves_its_rest_unread(
     )
     assert one.stream.finish()
     assert sum(len(received.frames) for received in unread) < 100_000
-    assert confirmed(database, table) == end
+    assert database.confirmed(table) == end
 
 
 def test_a_stream_begins_where_it_is_told(database, table, stream):

@@ -29,11 +29,6 @@ def reader_pid(database, slot) -> int | None:
     return database.execute(query, (slot,)).fetchone()[0]
 
 
-def confirmed(database, slot) -> Lsn:
-    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-    return Lsn.parse(database.execute(query, (slot,)).fetchone()[0])
-
-
 @pytest.mark.parametrize(
     ("status", "timeout", "expected"),
     [(10, 60, 10), (10, 6, 2), (0, 60, 20), (5, 0, 5), (0, 0, NEVER)],
@@ -255,14 +250,14 @@ def test_without_the_feedback_thread_the_server_would_give_up(database, table, s
 
 def test_the_slot_is_never_beyond_what_was_confirmed(database, table, stream):
     one = stream(database.uri, table, status_interval=0.02).start()
-    start = confirmed(database, table)
+    start = database.confirmed(table)
     for number in range(1, 6):
         database.execute("INSERT INTO t VALUES (%s)", (number,))
         one.read(commits=number)
         time.sleep(0.15)
-        assert confirmed(database, table) == (start if number == 1 else Lsn(one.commit_ends[-2]))
+        assert database.confirmed(table) == (start if number == 1 else Lsn(one.commit_ends[-2]))
         one.stream.confirm(Lsn(one.commit_ends[-1]), Lsn(one.commit_ends[-1]))
-        wait_until(lambda: confirmed(database, table) == one.commit_ends[-1])
+        wait_until(lambda: database.confirmed(table) == one.commit_ends[-1])
 
 
 def test_confirming_less_than_before_takes_nothing_back(database, table, stream):
@@ -272,14 +267,14 @@ def test_confirming_less_than_before_takes_nothing_back(database, table, stream)
     one.stream.confirm(end, end)
     one.stream.confirm(Lsn(1), Lsn(1))
     assert one.stream.finish()
-    assert confirmed(database, table) == end
+    assert database.confirmed(table) == end
 
 
 def test_starting_below_the_slot_takes_nothing_back_either(database, table, stream):
-    start = confirmed(database, table)
+    start = database.confirmed(table)
     database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (table,))
-    advanced = confirmed(database, table)
+    advanced = database.confirmed(table)
     assert advanced >= start
     one = stream(database.uri, table, lsn=1).start()
     assert one.stream.finish()
-    assert confirmed(database, table) == advanced
+    assert database.confirmed(table) == advanced

@@ -89,8 +89,7 @@ def insert(database, low: int, high: int) -> None:
 
 
 def position(database, slot: str) -> str:
-    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-    return database.execute(query, (slot,)).fetchone()[0]
+    return str(database.confirmed(slot))
 
 
 def end_of_log(database) -> Lsn:
