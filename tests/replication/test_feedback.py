@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -175,22 +176,32 @@ def test_a_lost_connection_found_by_the_feedback_thread_is_worth_another_try(con
 
 
 class RecordingWire:
-    """The part of a PGconn that Feedback uses; some sends are refused, some are not flushed at once."""
+    """The part of a PGconn that Feedback uses; some sends are refused, some are not flushed at once.
 
-    def __init__(self, end, moods) -> None:
+    `most` is the largest number of updates that waited at the same time.
+    """
+
+    def __init__(self, end, moods=()) -> None:
         self.socket = end.fileno()
         self.moods = iter(moods)
         self.sent = []
+        self.waiting = self.most = self.flushes = 0
 
     def put_copy_data(self, update):
         mood = next(self.moods, "take")
         if mood == "refuse":
             return 0
         self.sent.append((int.from_bytes(update[1:9], "big"), int.from_bytes(update[9:17], "big")))
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
         return 1
 
     def flush(self):
-        return int(next(self.moods, "take") == "hold")
+        self.flushes += 1
+        if next(self.moods, "take") == "hold":
+            return 1
+        self.waiting = 0
+        return 0
 
 
 @settings(deadline=None, max_examples=60)
@@ -200,6 +211,7 @@ class RecordingWire:
     moods=st.lists(st.sampled_from(["take", "take", "refuse", "hold"]), max_size=40),
 )
 def test_positions_never_go_down_are_never_zero_and_never_beyond_what_is_durable(start, confirms, moods):
+    """Nor do updates pile up in libpq while the wire takes none."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         wire = RecordingWire(ours, moods)
@@ -213,11 +225,41 @@ def test_positions_never_go_down_are_never_zero_and_never_beyond_what_is_durable
                 feedback.reply()
             assert feedback.flush_lsn == durable
             assert all(0 < f <= durable and f <= w for w, f in wire.sent)
+        assert wire.most <= 1
         wire.moods = iter(())
         feedback.finish()
         assert wire.sent == sorted(wire.sent)
         assert [f for _, f in wire.sent] == sorted(f for _, f in wire.sent)
         assert wire.sent[-1][1] == durable
+
+
+def test_an_update_that_libpq_refused_does_not_wait_for_the_next_interval():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire, lock = RecordingWire(ours, ["refuse"]), threading.Lock()
+        feedback = Feedback(wire, lock, Lsn(1), NEVER)
+        with lock:
+            feedback.reply()
+            assert not wire.sent
+            feedback.send_if_due()
+        assert wire.sent == [(1, 1)]
+        feedback.stop()
+
+
+def test_a_full_wire_is_not_flushed():
+    """PQflush would read into libpq's buffer meanwhile, which nobody may be emptying."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        with suppress(BlockingIOError):
+            while ours.send(b"x" * 4096):
+                pass
+        wire, lock = RecordingWire(ours), threading.Lock()
+        feedback = Feedback(wire, lock, Lsn(1), NEVER)
+        with lock:
+            feedback.reply()
+        assert (wire.sent, wire.flushes) == ([(1, 1)], 0)
+        feedback.stop()
 
 
 def test_the_connection_outlives_a_data_thread_that_is_blocked(database, table, stream):
