@@ -235,6 +235,14 @@ def test_a_wire_that_stalls_is_given_up_and_one_that_resumes_in_time_is_not(
     assert caught.value.kind is ErrorKind.CONNECTION
 
 
+def test_a_server_that_has_nothing_to_send_is_not_given_up(database18, table18, stream):
+    """Every update asks it for a keepalive, which it would send only after half a minute otherwise."""
+    one = stream(database18.uri, table18, status_interval=0.2, wal_receiver_timeout=2.0).start()
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        assert one.stream.receive(10, 0.2).frames == []
+
+
 def wait_until_free(database, slot) -> None:
     query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
     wait_until(lambda: database.execute(query, (slot,)).fetchone() != (True,))
