@@ -27,6 +27,7 @@ from sink_tools import (
     transactions,
 )
 
+from pgcdc_cli.changes.slice import Edge, TableRead
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import check_options
 from pgcdc_cli.directory.disk import Disk
@@ -84,8 +85,10 @@ def test_rows_that_no_interval_makes_durable_are_written_at_each_status_interval
     clock.now += 1
     sink.tick()
     assert (sink.written_lsn, sink.durable_lsn) == (TXS[1].end_lsn, START)
+    sink.write(Feed(Lines()).whole(TXS[2]))
+    assert sink.written_lsn == START
     sink.close()
-    check_complete(reader(tmp_path / "d"), Lines(), TXS[:2])
+    check_complete(reader(tmp_path / "d"), Lines(), TXS[:3])
 
 
 def test_what_is_durable_is_not_written_again(tmp_path):
@@ -190,6 +193,31 @@ def test_rows_that_are_not_written_yet_count_for_the_size_of_a_segment(tmp_path)
     assert len(sizes) > 1
     assert min(sizes[:-1]) >= 100
     check_complete(reader(tmp_path / "d"), Lines(), TXS)
+
+
+def test_no_segment_ends_while_one_table_is_ahead_of_the_others(tmp_path):
+    """Readers take whole segments, and each must have all tables as of one position."""
+    sink, feed = started(tmp_path / "d", rotate_size=1), Feed(Lines())
+    ahead = Edge(Lsn(0), Lsn(0), 0, read=TableRead(TABLES["a"].oid, TXS[2].end_lsn))
+    sink.write(replace(feed.whole(TXS[0]), edge=ahead))
+    sink.write(feed.whole(TXS[1]))
+    assert reader(tmp_path / "d").segments() == []
+    sink.write(feed.whole(TXS[2]))
+    assert [segment.end_lsn for segment in reader(tmp_path / "d").segments()] == [TXS[2].end_lsn]
+    sink.close()
+
+
+def test_the_position_of_a_slot_to_come_is_known_until_the_snapshot_is_complete(tmp_path):
+    sink, feed = make_directory(str(tmp_path / "d"), Lines()), Feed(Lines())
+    sink.start(SOURCE, Lsn(0), sink.open())
+    sink.creating(TXS[0].end_lsn)
+    sink.write(feed.part(TXS[0], 0, 1))
+    sink.flush()
+    assert sink.checkpoint.creating == TXS[0].end_lsn
+    sink.write(feed.part(TXS[0], 1, edge=True))
+    sink.flush()
+    assert sink.checkpoint.creating is None
+    sink.close()
 
 
 def test_hup_rotates_at_the_next_edge(tmp_path):
@@ -477,6 +505,20 @@ def test_other_options_are_a_usage_error_that_says_so(tmp_path):
     error = error_of(lambda: check_options("c", {}, {"numeric": "number"}))
     assert "its numeric is number, and now it is not set" in error.message
     open_sink(tmp_path / "d").close()
+
+
+@pytest.mark.parametrize("end_lsn", [Lsn(0), START])
+def test_only_a_snapshot_that_is_not_finished_must_go_on_with_its_options(tmp_path, end_lsn):
+    """A finished one is refused later, for a better reason."""
+    sink = make_directory(str(tmp_path / "d"), Lines())
+    sink.start(replace(SOURCE, slot=""), end_lsn, sink.open())
+    sink.close()
+    again = make_directory(str(tmp_path / "d"), Lines(), options={"numeric": "number"})
+    if end_lsn:
+        assert again.open().end_lsn == end_lsn
+        again.close()
+    else:
+        assert "its numeric is not set, not number" in error_of(again.open).message
 
 
 def test_a_gap_that_is_accepted_ends_the_stream_and_begins_another(tmp_path):
