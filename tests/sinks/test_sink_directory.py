@@ -27,7 +27,7 @@ from sink_tools import (
     transactions,
 )
 
-from pgcdc_cli.changes.slice import Edge, TableRead
+from pgcdc_cli.changes.slice import Edge, TableRead, TableResnapshot
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import check_options
 from pgcdc_cli.directory.disk import Disk
@@ -534,6 +534,21 @@ def test_a_gap_that_is_accepted_ends_the_stream_and_begins_another(tmp_path):
     assert first.stream_id == second.stream_id == old.stream_id
     assert second.end_lsn == old.end_lsn
     assert third.stream_id == checked.stream_id != old.stream_id
+
+
+def test_tables_that_are_read_again_do_not_go_on_over_a_gap(tmp_path):
+    """The changes that their rows need are lost, so nothing holds the segment back any more, either."""
+    sink, one = started(tmp_path / "d"), TableResnapshot(TABLES["a"].oid, "public.a", ("id",))
+    ahead = Edge(Lsn(0), START, 0, resnapshots=(replace(one, position=TXS[1].end_lsn),))
+    sink.write(replace(Feed(Lines()).whole(TXS[0]), edge=ahead))
+    sink.close()
+    sink = open_sink(tmp_path / "d")
+    assert sink.checkpoint.resnapshots == ahead.resnapshots
+    checked = check_source(sink.checkpoint, SOURCE, slot_position=TXS[3].end_lsn, accept_gap=True)
+    sink.start(SOURCE, START, checked)
+    assert len(reader(tmp_path / "d").segments()) == 1
+    assert sink.edge.resnapshots == sink.checkpoint.resnapshots == ()
+    sink.close()
 
 
 def test_close_before_start_changes_nothing(tmp_path):
