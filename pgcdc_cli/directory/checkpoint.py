@@ -9,7 +9,7 @@ not ahead of it.
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import cast, get_args
@@ -198,7 +198,7 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """Encode a checkpoint as the bytes of its file."""
-    source, pending = checkpoint.source, checkpoint.pending
+    source, pending, tables = checkpoint.source, checkpoint.pending, checkpoint.resnapshots
     body = dump(
         {
             "format_version": FORMAT_VERSION,
@@ -220,7 +220,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "prepared": [_encode_prepared(one) for one in checkpoint.prepared],
             **({} if checkpoint.creating is None else {"creating": str(checkpoint.creating)}),
             **({"read": [_encode_read(one) for one in checkpoint.read]} if checkpoint.read else {}),
-            **_encode_resnapshots(checkpoint.resnapshots),
+            **({"resnapshot": [_encode_resnapshot(one) for one in tables]} if tables else {}),
         }
     )
     return body[:-1] + b',"crc32":%d}\n' % zlib_ng.crc32(body)
@@ -263,21 +263,17 @@ def _encode_read(one: TableRead) -> dict[str, object]:
     return {"table": one.oid, "lsn": str(one.position)}
 
 
-def _encode_resnapshots(tables: Sequence[TableResnapshot]) -> dict[str, object]:
-    found = [
-        {
-            "oid": one.oid,
-            "table": one.table,
-            "key": list(one.key),
-            "rows": one.rows,
-            "after": None if one.after is None else list(one.after),
-            "moved": [list(key) for key in one.moved],
-            "lsn": str(one.position),
-            "stage": one.stage,
-        }
-        for one in tables
-    ]
-    return {"resnapshot": found} if found else {}
+def _encode_resnapshot(one: TableResnapshot) -> dict[str, object]:
+    return {
+        "oid": one.oid,
+        "table": one.table,
+        "key": list(one.key),
+        "rows": one.rows,
+        "after": None if one.after is None else list(one.after),
+        "moved": [list(key) for key in one.moved],
+        "lsn": str(one.position),
+        "stage": one.stage,
+    }
 
 
 def _encode_pending(pending: PendingRotation) -> dict[str, object]:

@@ -227,7 +227,7 @@ def is_folder(path: Path) -> bool:
     return found is not None and found.folder
 
 
-def follow_directory(directory: Path, tables: Sequence[str] = ()) -> Iterator[StoredChange | None]:
+def follow_directory(directory: Path, tables: Sequence[str]) -> Iterator[StoredChange | None]:
     """Yield every durable change, then further ones for ever; None whenever there are no more yet.
 
     Raises what `read_directory` raises.

@@ -231,7 +231,7 @@ def record_line(
     topic: Fragment,
     key: Fragments,
     value: Fragments,
-    headers: Fragments = (b"{}",),
+    headers: Fragments,
 ) -> Fragments:
     """Write a record's line."""
     if context.values_only:

@@ -20,7 +20,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from .column_types import DEFAULTS, Choices, LakeColumn
+from .column_types import Choices, LakeColumn
 from .java_classes import java_class
 from .merge_errors import NO_MANIFEST, MergeError
 from .options import CHANGELOG, FORMAT_VERSION
@@ -294,7 +294,7 @@ def _data_file(segment: int, item: dict[str, Any]) -> ChangeFile:
 
 
 def read_schemas(
-    files: HadoopFiles, directory: str, paths: Iterable[str], choices: Choices = DEFAULTS
+    files: HadoopFiles, directory: str, paths: Iterable[str], choices: Choices
 ) -> dict[str, TableVersion]:
     """Read schema files, by their path in the directory."""
     wanted = sorted(set(paths))
