@@ -305,11 +305,15 @@ def test_a_spool_has_the_definitions_that_came_in_another_transaction(spools, be
     assert values(taken(streams, _committed(6, 300))) == [(b"1", b"a")]
 
 
-def test_a_spool_keeps_the_definitions_from_before_a_subtransaction_that_is_rolled_back(spools):
+@pytest.mark.parametrize("blocks", [1, 2], ids=["before it", "in it"])
+def test_a_spool_has_the_definitions_that_it_got_for_a_subtransaction_that_is_rolled_back(spools, blocks):
+    """What was spooled before the subtransaction stays there; what came in between is needed again."""
     streams = connection(spools)
     taken(streams, BEGIN, PARTS, ORDERS, COMMIT)
     row = insert(b"1", b"a", oid=PARTS.oid)
-    first = block(in_stream(insert(b"1", b"a")), in_stream(row, 8))
+    first = block(in_stream(insert(b"1", b"a")), in_stream(row if blocks == 1 else insert(b"3", b"c"), 8))
+    if blocks == 2:
+        first += block(in_stream(row, 8), first=False)
     rest = block(in_stream(insert(b"2", b"b")), in_stream(row), first=False)
     prepare = m.StreamPrepare(Lsn(1090), Lsn(1095), TIME, XID, GID)
     *_, part = taken(streams, *first, m.StreamAbort(XID, 8), *rest, prepare)

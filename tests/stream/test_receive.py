@@ -106,19 +106,12 @@ def test_while_many_tables_make_batches_large_a_server_that_is_behind_fills_them
     assert tags(receiver(Wire(*reversed(pieces)), batch=2 * SMALLEST_BATCH).receive()) == few
 
 
-def test_a_small_batch_that_follows_closely_waits_for_more(clock):
+@pytest.mark.parametrize(("seconds", "second"), [(59, "BICBUC"), (60, "BIC")])
+def test_only_a_small_batch_that_follows_closely_waits_for_more(clock, seconds, second):
     batches = receiver(Wire(came("BIC"), came("BIC"), came("BUC")), pace=60.0)
     assert tags(batches.receive()) == "BIC"
-    clock.sleep(59)
-    assert tags(batches.receive()) == "BICBUC"
-    assert clock.now == 1060
-
-
-def test_a_small_batch_that_comes_later_waits_for_nothing(clock):
-    batches = receiver(Wire(came("BIC"), came("BIC"), came("BUC")), pace=60.0)
-    assert tags(batches.receive()) == "BIC"
-    clock.sleep(60)
-    assert tags(batches.receive()) == "BIC"
+    clock.sleep(seconds)
+    assert tags(batches.receive()) == second
     assert clock.now == 1060
 
 
