@@ -272,8 +272,7 @@ class Replay:
         # Whoever filled the spool, an earlier run maybe, may have asked for binary values.
         with self.assembler.reading_binary() if transaction.reopened else nullcontext():
             yield from self._replay(transaction, end, prepared)
-        if not self.assembler.ended:
-            yield from self._restore(transaction)
+        yield from self._restore(transaction)
 
     def _replay(
         self, transaction: SpooledTransaction, end: TransactionEnd, prepared: tuple[Prepared, ...] | None

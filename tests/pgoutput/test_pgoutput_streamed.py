@@ -239,12 +239,13 @@ def test_a_prepared_transaction_is_given_out_at_its_commit(spools):
     assert slices[-1].edge.prepared == ()
 
 
-def test_a_prepared_transaction_survives_the_connection(spools):
+@pytest.mark.parametrize("own", [(), (PARTS, NARROW, ORDERS)], ids=["none", "several"])
+def test_a_prepared_transaction_survives_the_connection(spools, own):
     """Definitions that came before it are in its spool, since they don't come on the next connection."""
     streams = connection(spools)
     taken(streams, BEGIN, ORDERS, COMMIT)
     later = (Lsn(1090), Lsn(1095), TIME, XID, GID)
-    (part,) = taken(streams, m.BeginPrepare(*later), insert(b"1", b"a"), m.Prepare(*later))
+    (part,) = taken(streams, m.BeginPrepare(*later), *own, insert(b"1", b"a"), m.Prepare(*later))
     known = part.edge.prepared
     spools.clear(known)
     spools.check(known)
