@@ -159,6 +159,14 @@ def test_a_committed_transaction_s_definitions_count_for_those_that_follow(spool
     assert values(taken(streams, *later)) == [(b"2", b"b")]
 
 
+def test_a_definition_that_comes_back_counts_again(spools):
+    """As after ALTER TABLE, and its rollback to a savepoint; only what repeats the last one is left out."""
+    streams = connection(spools)
+    rows = [ORDERS, ORDERS, insert(b"1", b"a"), NARROW, insert(b"2"), ORDERS, insert(b"3", b"c")]
+    slices = taken(streams, *block(*map(in_stream, rows)), m.StreamCommit(XID, *END))
+    assert values(slices) == [(b"1", b"a"), (b"2",), (b"3", b"c")]
+
+
 def test_an_older_definition_doesn_t_replace_a_newer_one(spools):
     """As after ALTER PUBLICATION SET TABLE t (columns), which no lock of the open transaction prevents."""
     streams = connection(spools)
@@ -397,6 +405,23 @@ def test_one_that_ended_before_the_checkpoint_is_dropped(spools):
     assert taken(streams, *PREPARED, ROLLED_BACK) == []
 
 
+@pytest.mark.parametrize(("skip_before", "rows"), [(1000, [(b"1", b"a")]), (1001, [])])
+def test_a_commit_that_begins_where_the_output_ends_is_not_in_it(spools, skip_before, rows):
+    (part,) = taken(connection(spools), *PREPARED)
+    spools.clear(part.edge.prepared)
+    streams = connection(spools, skip_before=skip_before, known=part.edge.prepared)
+    assert values(taken(streams, COMMITTED)) == rows
+
+
+@pytest.mark.parametrize("at_prepare", [False, True])
+def test_one_that_was_prepared_before_two_phases_leaves_nothing_if_it_is_rolled_back(
+    spools, tmp_path, at_prepare
+):
+    streams = connection(spools, skip_before=999, at_prepare=at_prepare)
+    assert taken(streams, *PREPARED, ROLLED_BACK) == []
+    assert not list(tmp_path.glob("spool/*"))
+
+
 def test_one_that_was_prepared_before_two_phases_comes_at_its_commit(spools):
     streams = connection(spools, skip_before=999)
     assert taken(streams, *PREPARED) == [], "it needs no record: it would come again"
@@ -493,6 +518,8 @@ def test_at_prepare_an_earlier_run_may_have_given_out_the_changes(spools, end, k
         ([BEGIN, m.Prepare(*PREPARE)], "it is inside another transaction"),
         ([m.StreamStart(XID, True), m.Prepare(*PREPARE)], "it is inside another transaction"),
         ([m.StreamPrepare(*PREPARE)], "transaction 7 never began"),
+        ([*PREPARED, m.BeginPrepare(*PREPARE[:4], "other")], "transaction 7 began already"),
+        ([*PREPARED, *block(), m.StreamPrepare(*PREPARE[:4], "other")], "transaction 7 began already"),
         ([m.StreamStart(0, True)], "could not assemble Stream Start message: its xid is 0"),
         (block(in_stream(ORDERS, 0)), "could not assemble Relation message: its xid is 0"),
         ([BEGIN, ROLLED_BACK], "it is inside another transaction"),
