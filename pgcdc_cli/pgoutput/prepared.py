@@ -104,7 +104,7 @@ class PreparedTransactions:
             yield from self._replay.replay(transaction or self._reopen(prepared), end, self._all)
         elif self._replay.assembler.take_end(message.commit_lsn, message.end_lsn):
             yield self._outcome("K", end, message.xid) if self._given_out(prepared) else self._miss(message)
-        if prepared is None and transaction is not None and not self._replay.assembler.ended:
+        if prepared is None and transaction is not None:
             transaction.remove()
 
     def roll_back(self, message: m.RollbackPrepared) -> Iterator[Slice]:

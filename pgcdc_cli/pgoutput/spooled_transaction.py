@@ -165,9 +165,9 @@ class SpooledTransaction:
         first = self._first.get(subxid, self._count)
         while self._first and next(reversed(self._first.values())) >= first:
             self._first.popitem()
-        if first < self._count and self.spool is not None:
+        if self.spool is not None:
             self.spool.cut(first)
-        self._count = min(first, self._count)
+        self._count = first
         self.defined.cut(self._count)
         self.lent.cut(self._count)
 

@@ -240,8 +240,7 @@ class PgoutputDecoder:
         yield from self._replay.replay(
             transaction, TransactionEnd(message.commit_lsn, message.end_lsn, message.commit_time)
         )
-        if not self.ended:
-            transaction.remove()
+        transaction.remove()
         del self._open[message.xid]
 
     def _stream_abort(self, message: m.StreamAbort, _lsn: Lsn) -> Iterator[Slice]:
@@ -262,9 +261,8 @@ class PgoutputDecoder:
     def _stream_prepare(self, message: m.StreamPrepare, _lsn: Lsn) -> Iterator[Slice]:
         transaction = self._find(message.xid)
         del self._open[message.xid]
-        if self._is_known(message):
-            transaction.remove()
-            transaction.spool = None
+        # One that is known has no spool: Stream Start saw its xid. Raises if the xid is another's.
+        self._is_known(message)
         yield from self._prepared.prepare(message, transaction)
 
     def _begin_prepare(self, message: m.BeginPrepare, lsn: Lsn) -> Iterator[Slice]:
