@@ -177,11 +177,12 @@ def test_an_older_definition_doesn_t_replace_a_newer_one(spools):
     assert values(taken(streams, *later)) == [(b"3",)]
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3])
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
 def test_a_begin_knows_where_its_transaction_came_from_wherever_a_batch_ends(spools, cut):
+    """The first origin counts, if a transaction has several."""
     streams = connection(spools)
     origin = Origin(Lsn(77), "elsewhere")
-    messages = [BEGIN, origin, ORDERS, insert(b"1", b"a"), COMMIT]
+    messages = [BEGIN, origin, ORDERS, insert(b"1", b"a"), Origin(Lsn(78), "later"), COMMIT]
     slices = taken(streams, *messages[:cut])
     assert streams.in_transaction
     slices += taken(streams, *messages[cut:])

@@ -1,5 +1,6 @@
 """Batches of frames become slices with the plain decoder's changes, however the stream is divided."""
 
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -11,6 +12,7 @@ from pgoutput_reference import describe, described, flat, merged, reference
 from pgoutput_strategies import cuts, mutations, streams
 
 from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.changes.table import TableFacts
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
@@ -149,6 +151,18 @@ def test_a_relation_message_that_changes_nothing_asks_the_catalog_but_splits_no_
     )
     assert [len(rows) for rows in part.changes] == [2]
     assert asked == [ORDERS, ORDERS]
+
+
+def test_rows_after_a_default_was_changed_have_the_new_facts():
+    """The Relation message is the same then: only the catalog tells."""
+    facts = [TableFacts(("id",), None, {}), TableFacts((), None, {})]
+    left = iter(facts)
+    assembler = Assembler(
+        lambda relations: [replace(described(one), facts=next(left)) for one in relations], skip_before=Lsn(0)
+    )
+    rows = insert(b"1", b"x"), ORDERS, insert(b"2", b"y")
+    (part,) = assembler.assemble(frames_of(BEGIN, ORDERS, *rows, COMMIT))
+    assert [changes.table.facts for changes in part.changes] == facts
 
 
 def test_rows_before_a_changed_relation_message_have_the_old_columns_and_rows_behind_it_the_new():
