@@ -326,15 +326,11 @@ class BatchTransactions:
         transaction number.
         """
         limits = before.limits.less(len(self.ends))
-        return State(limits, self._left_open(before.open, next_seq, origins), self.ended)
+        return State(limits, self._left_open(next_seq, origins), self.ended)
 
-    def _left_open(
-        self, before: OpenTransaction | None, next_seq: int, origins: Mapping[int, Origin]
-    ) -> OpenTransaction | None:
+    def _left_open(self, next_seq: int, origins: Mapping[int, Origin]) -> OpenTransaction | None:
         if not self.open:
             return None
-        if not len(self):
-            return before
         commit_lsn, commit_ts, xid, number = (
             int(column[-1]) for column in (self.commit_lsn, self.commit_ts, self.xid, self.number)
         )
