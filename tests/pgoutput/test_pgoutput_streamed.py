@@ -159,6 +159,14 @@ def test_a_committed_transaction_s_definitions_count_for_those_that_follow(spool
     assert values(taken(streams, *later)) == [(b"2", b"b")]
 
 
+def test_a_transaction_s_own_definition_counts_in_its_later_blocks_too(spools):
+    streams = connection(spools)
+    taken(streams, BEGIN, ORDERS, COMMIT)
+    blocks = block(in_stream(NARROW), in_stream(insert(b"1"))) + block(in_stream(insert(b"2")), first=False)
+    end = m.StreamCommit(XID, Lsn(1100), Lsn(1110), TIME)
+    assert values(taken(streams, *blocks, end)) == [(b"1",), (b"2",)]
+
+
 def test_a_definition_that_comes_back_counts_again(spools):
     """As after ALTER TABLE, and its rollback to a savepoint; only what repeats the last one is left out."""
     streams = connection(spools)

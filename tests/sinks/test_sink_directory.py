@@ -34,7 +34,7 @@ from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.file_names import table_folder
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks import output_file
+from pgcdc_cli.sinks import directory_sink, output_file
 from pgcdc_cli.stream.start import check_source
 
 TXS = transactions("ab", "a", "b", "ac", "b", "a")
@@ -131,6 +131,9 @@ def test_flush_and_rotation_follow_the_clock(tmp_path):
     clock.now += 1
     sink.tick()
     assert len(reader(tmp_path / "d").segments()) == 1
+    clock.now += 9.5
+    sink.write(feed.whole(TXS[1]))
+    assert sink.durable_lsn == TXS[0].end_lsn
     sink.close()
 
 
@@ -472,6 +475,25 @@ def test_files_that_arent_as_they_were_left_are_exit_10_and_left_alone(tmp_path,
         assert error.kind.rule.exit_status == 10
         assert str(tmp_path) in error.message
     assert reader(tmp_path / "d").files() == before
+
+
+@pytest.mark.parametrize("change", [lambda data: data[::-1], lambda data: data + b"\n"])
+def test_a_segment_is_not_published_by_recovery_with_a_file_that_was_changed(tmp_path, monkeypatch, change):
+    sink = started(tmp_path / "d")
+    sink.write(Feed(Lines()).whole(TXS[1]))
+    with monkeypatch.context() as killed:
+        killed.setattr(directory_sink, "_finish_segment", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            sink.close()
+    (partial,) = (tmp_path / "d").glob("public.a/*.partial")
+    partial.write_bytes(change(partial.read_bytes()))
+    error = error_of(lambda: open_sink(tmp_path / "d"))
+    assert (error.kind, error.message) == (
+        ErrorKind.CHECKPOINT,
+        f'could not continue from "{partial}": it was changed',
+    )
+    assert partial.exists()
+    assert reader(tmp_path / "d").segments() == []
 
 
 def test_recovery_deletes_unnamed_partials_of_this_segment_or_later_and_nothing_else(tmp_path):
