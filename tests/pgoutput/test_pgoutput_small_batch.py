@@ -3,11 +3,13 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pgoutput_encoder import frame
 from pgoutput_orders import BEGIN, COMMIT, ORDERS, PARTS, FrameAssembler, frames_of, full, insert
 from pgoutput_reference import describe, described, flat, merged, reference
 from pgoutput_strategies import cuts, mutations, streams
 
 from pgcdc_cli.errors import UndecodableError
+from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput import small_batch
@@ -30,7 +32,10 @@ ROWS = {
 LEFT = {
     "whole row behind a key's marker": m.Delete(16385, m.KeyTuple((m.Text(b"1"), m.Text(b"a")))),
     "binary": m.Insert(16385, m.FullTuple((m.Binary(b"1"), m.Null()))),
+    "unchanged TOAST in a key": m.Delete(16385, m.KeyTuple((m.UnchangedToast(), m.Null()))),
     "too few columns": insert(b"1"),
+    "bytes left": frame(insert(b"1", b"a"))[XLOGDATA_HEADER:] + b"x",
+    "cut off": frame(insert(b"1", b"a"))[XLOGDATA_HEADER:-1],
     "unknown table": insert(b"1", b"a", oid=9),
     "another commit": m.Commit(Lsn(999), Lsn(1010), 0),
     "begin in a transaction": BEGIN,
