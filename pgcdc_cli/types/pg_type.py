@@ -158,6 +158,7 @@ TYPES = (
     ("pg_subscription", "other", 6101, 0),
 )
 # --- end of generated table ---
+OIDS = {name: oid for name, _, oid, _ in TYPES}
 _SCALARS = {oid: (name, category) for name, category, oid, _ in TYPES}
 _ELEMENTS = {array: oid for _, _, oid, array in TYPES if array}
 _KINDS_BY_NAME: dict[str, JsonKind] = {

@@ -46,7 +46,7 @@ from pgcdc_cli.large_copies import PIECE, joined
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.array_literals import split_arrays
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, as_mask, as_text
-from pgcdc_cli.types.pg_type import TYPES, PgType
+from pgcdc_cli.types.pg_type import OIDS, PgType
 
 
 class Typed(NamedTuple):
@@ -94,7 +94,7 @@ def conversion(pg_type: PgType) -> Conversion:
 
 
 def _is_splittable(element: PgType) -> bool:
-    return element.category == "enum" or element.oid in _OIDS.values()
+    return element.category == "enum" or element.oid in OIDS.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,12 +339,11 @@ class ArrayOf:
 
 
 _TEXT = Plain(pa.string())
-_OIDS = {name: oid for name, _, oid, _ in TYPES}
-_BOX = _OIDS["box"]
+_BOX = OIDS["box"]
 
 
 def _by_oid(conversions: dict[str, Callable[[int], Conversion]]) -> dict[int, Callable[[int], Conversion]]:
-    return {_OIDS[name]: conversion for name, conversion in conversions.items()}
+    return {OIDS[name]: conversion for name, conversion in conversions.items()}
 
 
 # By OID, since a user-defined type may be called "date", too. The argument is the typmod.

@@ -53,7 +53,7 @@ from pgcdc_cli.formats.debezium.transformed_records import Members, control_head
 from pgcdc_cli.formats.debezium.types import connect_schemas
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, wrapping
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
-from pgcdc_cli.formats.debezium.types.kind import EventColumn, few_tokens, token
+from pgcdc_cli.formats.debezium.types.kind import NULL, EventColumn, few_tokens, token
 from pgcdc_cli.formats.debezium.types.texts import encoded
 from pgcdc_cli.formats.encoded_rows import LINES, Lines, are_few, joined_lines
 from pgcdc_cli.formats.json_text import integer_text
@@ -61,7 +61,6 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Fragment, Int64s
 
 _OPERATIONS = {"I": "c", "U": "u", "R": "r"}
-_NULL = b"null"
 
 
 def row_lines(
@@ -179,7 +178,7 @@ def _choose(mask: Booleans, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.Bi
 
 def _key(table: EventTable, tokens: Tokens) -> Fragments:
     if table.key is None:
-        return (_NULL,)
+        return (NULL,)
     columns = table.all_columns
     members = json_object([(columns[index].label, tokens[index]) for index in table.key])
     return (table.key_head, *members, table.key_tail)

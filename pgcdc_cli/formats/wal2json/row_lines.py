@@ -40,7 +40,7 @@ from pgcdc_cli.types.pg_type import TYPES
 
 Kind = Literal["number", "bool", "bytea", "string"]
 
-_BOOLEANS = {False: b"false", True: b"true", None: b"null"}
+BOOLEANS = {False: b"false", True: b"true", None: b"null"}
 
 
 class ColumnParts(NamedTuple):
@@ -84,7 +84,7 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
     tail = b""
     if options.include_not_null:
         optional = None if facts.not_null is None else not facts.not_null
-        tail += b',"optional":' + _BOOLEANS[optional]
+        tail += b',"optional":' + BOOLEANS[optional]
     if options.include_column_positions:
         tail += b',"position":' + (b"null" if facts.position is None else b"%d" % facts.position)
     if options.include_default:

@@ -39,6 +39,7 @@ from pgcdc_cli.formats.encoded_rows import (
 from pgcdc_cli.formats.interface import Capabilities, Compression, Data, EncodedSlice, Layout, TableLists
 from pgcdc_cli.formats.json_text import JsonValue, Member, one_lsn, one_string, quote, separated
 from pgcdc_cli.formats.wal2json.row_lines import (
+    BOOLEANS,
     Kind,
     base_of,
     identity_of,
@@ -57,7 +58,6 @@ from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Fragment, Int64s, as_mask
 
 _KINDS = {"I": b"insert", "U": b"update", "D": b"delete"}
-_BOOLEANS = {False: b"false", True: b"true", None: b"null"}
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
         b"types": quote(_type(column, facts, options)),
         b"typeoids": b"%d" % type_oid,
         b"positions": b"null" if facts.position is None else b"%d" % facts.position,
-        b"optionals": _BOOLEANS[optional],
+        b"optionals": BOOLEANS[optional],
         b"defaults": b"null" if facts.default is None else quote(facts.default),
     }
     kind = kind_of(type_oid, numbers_as_strings=options.numeric_data_types_as_string)

@@ -20,7 +20,7 @@ from pgcdc_cli.types.binary.containers import Array, Multirange, Range, Vector
 from pgcdc_cli.types.binary.numbers import FLOAT4, FLOAT8, numeric
 from pgcdc_cli.types.binary.packed import Packed, Reader, spread
 from pgcdc_cli.types.kernels import as_mask
-from pgcdc_cli.types.pg_type import TYPES, PgType
+from pgcdc_cli.types.pg_type import OIDS, PgType
 
 
 def text_of(pg_type: PgType, column: pa.BinaryArray) -> pa.BinaryArray:
@@ -78,8 +78,7 @@ def _reader(pg_type: PgType) -> Reader | None:
     return _BY_OID.get(pg_type.oid)
 
 
-_OIDS = {name: oid for name, _, oid, _ in TYPES}
-_BOX = _OIDS["box"]
+_BOX = OIDS["box"]
 _int4, _int8 = scalars.integer("i4"), scalars.integer("i8")
 _timestamp, _timestamptz = datetimes.timestamp(b""), datetimes.timestamp(b"+00")
 _RANGES = {
@@ -139,5 +138,5 @@ _BY_NAME: dict[str, Reader] = {
     **{f"{name}range": reader for name, reader in _RANGES.items()},
     **{f"{name}multirange": Multirange(reader) for name, reader in _RANGES.items()},
 }
-_BY_OID = {_OIDS[name]: reader for name, reader in _BY_NAME.items()}
-_WITHOUT_SEND = {_OIDS[name] for name in ("aclitem", "gtsvector")}
+_BY_OID = {OIDS[name]: reader for name, reader in _BY_NAME.items()}
+_WITHOUT_SEND = {OIDS[name] for name in ("aclitem", "gtsvector")}

@@ -17,7 +17,7 @@ from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.binary import text_of
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
-from pgcdc_cli.types.pg_type import TYPES, PgType
+from pgcdc_cli.types.pg_type import OIDS, PgType
 from pgcdc_cli.types.to_arrow import arrow_type
 
 _EPOCH_DAY = POSTGRES_EPOCH // kernels.DAY
@@ -106,7 +106,7 @@ def _reader(pg_type: PgType) -> Reader | None:
         return None
     if pg_type.category == "enum" or pg_type.sends == "text":
         return _string
-    if pg_type.oid == _OIDS["numeric"]:
+    if pg_type.oid == OIDS["numeric"]:
         return _numeric(pg_type)
     return _BY_OID.get(pg_type.oid)
 
@@ -251,7 +251,6 @@ def _scaled(values: Int64s, power: Int64s) -> Int64s | None:
     return values * factors if (values < _POWERS[_LONGEST] // factors).all() else None
 
 
-_OIDS = {name: oid for name, _, oid, _ in TYPES}
 _BY_NAME: dict[str, Reader] = {
     "bool": _boolean,
     "int2": _number("i2", pa.int16()),
@@ -275,4 +274,4 @@ _BY_NAME: dict[str, Reader] = {
     "timestamp": partial(_timestamp, pa.timestamp("us")),
     "timestamptz": partial(_timestamp, pa.timestamp("us", "UTC")),
 }
-_BY_OID = {_OIDS[name]: reader for name, reader in _BY_NAME.items()}
+_BY_OID = {OIDS[name]: reader for name, reader in _BY_NAME.items()}
