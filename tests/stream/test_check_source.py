@@ -1,14 +1,17 @@
 """Whether a stream may go on from a checkpoint, with this source and this slot."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from sink_tools import SOURCE
+from sink_tools import SOURCE, START, Feed, Lines, started, transactions
 
 from pgcdc_cli.directory.checkpoint import Checkpoint
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.stream.start import check_source
+from pgcdc_cli.replication.connection import SystemIdentity
+from pgcdc_cli.stream.settings import Signals
+from pgcdc_cli.stream.start import TimelineWatch, check_source
 
 ONE = Checkpoint(source=SOURCE, end_lsn=Lsn.parse("0/1A2B3C8"), options={}, segment=13)
 
@@ -95,3 +98,36 @@ def test_a_slot_beyond_the_checkpoint_is_a_gap():
     assert checked.end_lsn == beyond
     assert checked.stream_id != ONE.stream_id
     assert checked.segment == ONE.segment
+
+
+class Promoted:
+    """The second connection to a standby, which is promoted after the first question."""
+
+    in_recovery = True
+    closed = False
+    timeline = 1
+
+    def identify_system(self):
+        found = SystemIdentity("7300000000000000001", self.timeline, Lsn(1000), "shop")
+        self.in_recovery = self.timeline == 1
+        self.timeline = 2
+        return found
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_new_timeline_is_taken_over_when_all_before_it_is_durable_and_no_other_can_come(tmp_path):
+    """Otherwise rows in memory would be written later, with the position that was durable before."""
+    sink, (tx,), asked, durable = started(tmp_path / "d"), transactions("a"), Promoted(), []
+    start = SimpleNamespace(prepare=lambda *_: durable.append(sink.durable_lsn))
+    stream = SimpleNamespace(in_recovery=True, beside=lambda: asked)
+    watch = TimelineWatch(start, sink, Signals()).begin(stream, SystemIdentity("1", 1, Lsn(0), "shop"))
+    sink.write(Feed(Lines()).whole(tx))
+    watch.follow()
+    assert (durable, sink.durable_lsn, asked.closed) == ([], START, False)
+    watch.follow()
+    assert (durable, asked.closed) == ([tx.end_lsn], False)
+    watch.follow()
+    assert (durable, asked.closed) == ([tx.end_lsn], True)
+    sink.close()
