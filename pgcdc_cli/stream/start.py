@@ -426,7 +426,7 @@ def _check_timeline(
     if ours == theirs:
         return
     left_at = dict(history()).get(ours)
-    if theirs < ours or left_at is None:
+    if left_at is None:
         raise changed("timeline", str(ours), f"{theirs}, which does not descend from it")
     if checkpoint.end_lsn > left_at and slot_position != checkpoint.end_lsn:
         raise changed(
