@@ -414,6 +414,12 @@ def test_one_that_ended_before_the_checkpoint_is_dropped(spools):
     assert taken(streams, *PREPARED, ROLLED_BACK) == []
 
 
+@pytest.mark.parametrize(("skip_before", "prepared"), [(990, [1]), (991, [])])
+def test_a_prepare_that_begins_where_the_output_ends_is_recorded(spools, skip_before, prepared):
+    slices = taken(connection(spools, skip_before=skip_before), *PREPARED)
+    assert [len(part.edge.prepared) for part in slices] == prepared
+
+
 @pytest.mark.parametrize(("skip_before", "rows"), [(1000, [(b"1", b"a")]), (1001, [])])
 def test_a_commit_that_begins_where_the_output_ends_is_not_in_it(spools, skip_before, rows):
     (part,) = taken(connection(spools), *PREPARED)

@@ -198,6 +198,16 @@ def test_rows_that_are_not_written_yet_count_for_the_size_of_a_segment(tmp_path)
     check_complete(reader(tmp_path / "d"), Lines(), TXS)
 
 
+def test_a_segment_has_its_largest_commit_even_if_smaller_ones_follow(tmp_path):
+    """Of an interrupted snapshot, tables that are read later have rows of a later position."""
+    sink, feed = started(tmp_path / "d"), Feed(Lines())
+    sink.write(feed.slice([(TXS[5], 0)], None))
+    sink.write(feed.slice([(TXS[1], 0)], TXS[5]))
+    sink.close()
+    (segment,) = reader(tmp_path / "d").segments()
+    assert segment.last_commit_lsn == TXS[5].commit_lsn
+
+
 def test_no_segment_ends_while_one_table_is_ahead_of_the_others(tmp_path):
     """Readers take whole segments, and each must have all tables as of one position."""
     sink, feed = started(tmp_path / "d", rotate_size=1), Feed(Lines())
