@@ -459,6 +459,8 @@ def test_what_is_done_is_not_done_again_until_the_option_was_left_out(database18
     read = []
     for number, option in enumerate([AGAIN, AGAIN, (), AGAIN]):
         database18.execute(f"INSERT INTO items VALUES ('new', {number}, 0, '')")
+        if number == 1:
+            database18.execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (id, kind)")
         run = stream(database18.uri, slot, "-D", str(out), *option, *NOW)
         assert (run.returncode, run.stderr) == (0, "")
         read.append(rows_read(out))
