@@ -51,14 +51,10 @@ class OutputFiles:
         """Continue an existing file, or begin one, which is created on the first write."""
         output = OutputFile(self.files, self.encoding, entry, head, exists=exists)
         self.size += output.now.size
-        self._add(output)
-        return output
-
-    def _add(self, output: "OutputFile") -> None:
         self._outputs.append(output)
-        newest = self._newest.get(output.folder)
-        if newest is None or output.part > newest.part:
-            self._newest[output.folder] = output
+        # Parts are opened in order.
+        self._newest[output.folder] = output
+        return output
 
     def append(self, output: "OutputFile", piece: Piece, *, whole: bool) -> None:
         """Take rows for one of the files; `whole` if their transactions end in the same slice."""
@@ -119,11 +115,9 @@ class OutputFiles:
         """Take back the rows of the open transaction, and forget files that have no others."""
         for output in self._unsaved:
             output.rollback()
-        kept = [output for output in self._outputs if not output.empty]
+        self._outputs = [output for output in self._outputs if not output.empty]
+        self._newest = {output.folder: output for output in self._outputs}
         self._unsaved = {output: None for output in self._unsaved if not output.empty}
-        self._outputs, self._newest = [], {}
-        for output in kept:
-            self._add(output)
         self._count()
 
     def clear(self) -> None:
