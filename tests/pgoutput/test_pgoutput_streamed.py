@@ -266,6 +266,7 @@ def test_a_prepared_transaction_survives_the_connection(spools, own):
     known = part.edge.prepared
     spools.clear(known)
     spools.check(known)
+    assert spools.size == known[0].size > 0
     streams = connection(spools, skip_before=1095, known=known)
     taken(streams, m.Begin(Lsn(1100), TIME, 8), NARROW, insert(b"2"), m.Commit(Lsn(1100), Lsn(1110), TIME))
     slices = taken(streams, m.CommitPrepared(Lsn(1200), Lsn(1210), TIME, XID, GID))
