@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_tools import SOURCE
 
-from pgcdc_cli.changes.slice import ResnapshotStage, TableResnapshot
+from pgcdc_cli.changes.slice import Prepared, ResnapshotStage, TableResnapshot
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     FileState,
     PartialFile,
     PendingRotation,
     StreamSource,
+    allow_mending,
     decode,
     encode,
     read_checkpoint,
@@ -247,3 +248,11 @@ def test_a_damaged_line_is_refused_by_number(tmp_path):
     path.write_text(first.replace('"format_version":1', '"format_version":2'))
     with pytest.raises(PgcdcError, match="format version 2"):
         read_manifest(str(path))
+
+
+@pytest.mark.parametrize("prepared", [(), (Prepared(7, "gid", Lsn(1)),)], ids=["none", "some"])
+def test_invalid_text_may_be_mended_from_now_on_unless_a_spool_has_text_as_it_came(prepared):
+    before = Checkpoint(source=SOURCE, end_lsn=Lsn(1), options={"format": "jsonl"}, prepared=prepared)
+    after = allow_mending(before, {"format": "other", "invalid_text": "replace"}, "stop")
+    wanted = {"format": "jsonl"} if prepared else {"format": "jsonl", "invalid_text": "replace"}
+    assert after == replace(before, options=wanted)

@@ -208,6 +208,16 @@ def test_a_segment_has_its_largest_commit_even_if_smaller_ones_follow(tmp_path):
     assert segment.last_commit_lsn == TXS[5].commit_lsn
 
 
+def test_two_segments_may_end_at_the_same_position(tmp_path):
+    """Rows that are read again come at an edge that is there already."""
+    sink, feed = started(tmp_path / "d", rotate_size=1), Feed(Lines())
+    sink.write(feed.whole(TXS[1]))
+    again = Edge(Lsn(0), TXS[1].end_lsn, 0, resnapshots=())
+    sink.write(replace(feed.slice([(TXS[1], 0)], TXS[1]), edge=again))
+    sink.close()
+    assert [segment.end_lsn for segment in reader(tmp_path / "d").segments()] == [TXS[1].end_lsn] * 2
+
+
 def test_no_segment_ends_while_one_table_is_ahead_of_the_others(tmp_path):
     """Readers take whole segments, and each must have all tables as of one position."""
     sink, feed = started(tmp_path / "d", rotate_size=1), Feed(Lines())

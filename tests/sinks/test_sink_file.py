@@ -188,6 +188,21 @@ def test_what_nobody_can_read_any_more_is_not_confirmed(tmp_path, hup):
     sink.close()
 
 
+def test_another_file_is_no_copy_only_because_it_is_as_long(tmp_path):
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.close()
+    other = path.read_bytes()[::-1]
+    (tmp_path / "other").write_bytes(other)
+    path.rename(another_folder(tmp_path))
+    (tmp_path / "other").rename(path)
+    error = error_of(make_sink(path).open)
+    assert error.kind is ErrorKind.CHECKPOINT
+    assert "it is not the file that was written" in error.message
+    assert path.read_bytes() == other
+
+
 def test_a_file_that_was_put_back_as_a_copy_goes_on(tmp_path):
     path = tmp_path / "out"
     sink = started(path)
