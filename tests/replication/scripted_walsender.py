@@ -48,7 +48,10 @@ READY = message(b"Z", b"I")
 
 
 class ScriptedWalsender:
-    """`heard` has (seconds since the start, message type, body) of each message after START_REPLICATION."""
+    """`heard` has (seconds since the start, message type, body) of each message after START_REPLICATION.
+
+    It reads nothing while `reading` is cleared, once `idle` is set: it may be reading a message just then.
+    """
 
     def __init__(self, wal_sender_timeout: int = 0, confirmed: str = "0/100") -> None:
         self._before_start = _row(wal_sender_timeout, confirmed)
@@ -61,6 +64,7 @@ class ScriptedWalsender:
         self.streaming = threading.Event()
         self.reading = threading.Event()
         self.reading.set()
+        self.idle = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -128,7 +132,9 @@ class ScriptedWalsender:
 
     def _listen(self) -> None:
         while True:
-            self.reading.wait()
+            if not self.reading.is_set():
+                self.idle.set()
+                self.reading.wait()
             tag, body = self._read()
             self.heard.append((time.monotonic() - self._began, tag, body))
             if tag == b"c":

@@ -137,7 +137,7 @@ def test_a_data_thread_that_never_lets_go_of_the_lock_for_long_sends_too(connect
 def test_a_wire_that_takes_nothing_blocks_nobody_and_updates_go_on_afterwards(connected):
     server, stream = connected(status_interval=0.01)
     server.reading.clear()
-    fill_the_wire(stream)
+    fill_the_wire(server, stream)
     assert stream.receive(10, 0.1).empty
     stream.confirm(Lsn(0x800), Lsn(0x800))
     assert stream._feedback._unsent
@@ -145,14 +145,15 @@ def test_a_wire_that_takes_nothing_blocks_nobody_and_updates_go_on_afterwards(co
     wait_until(lambda: server.statuses()[-1:] and server.statuses()[-1][1:] == (0x800, 0x800))
 
 
-def fill_the_wire(stream) -> None:
-    """Send updates that nobody reads until none has gone out for half a second."""
+def fill_the_wire(server, stream) -> None:
+    """Send updates until nobody reads them, and none has gone out for half a second."""
     feedback = stream._feedback
     full_since = None
     while full_since is None or time.monotonic() - full_since < 0.5:
         with stream._lock:
             feedback.reply()
-            full_since = (full_since or time.monotonic()) if feedback._unsent else None
+            full = feedback._unsent and server.idle.is_set()
+            full_since = (full_since or time.monotonic()) if full else None
 
 
 def test_an_error_in_the_feedback_thread_reaches_the_data_thread(connected, monkeypatch):
