@@ -45,7 +45,7 @@ from processes import resident_peak, stream_command
 from stream_workloads import WORKLOADS, Workload
 
 MEGABYTE = 1 << 20
-TIME_LIMIT = 600.0
+TIME_LIMIT = 3600.0
 SETTINGS = {
     "max_replication_slots": "40",
     "max_wal_size": "16GB",
