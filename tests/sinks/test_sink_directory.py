@@ -560,7 +560,7 @@ def test_only_a_snapshot_that_is_not_finished_must_go_on_with_its_options(tmp_pa
         assert again.open().end_lsn == end_lsn
         again.close()
     else:
-        assert "its numeric is not set, not number" in error_of(again.open).message
+        assert "its numeric is not set, and now it is number" in error_of(again.open).message
 
 
 def test_a_gap_that_is_accepted_ends_the_stream_and_begins_another(tmp_path):

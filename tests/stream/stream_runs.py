@@ -88,8 +88,10 @@ def insert(database, low: int, high: int) -> None:
     database.execute("INSERT INTO t SELECT g, 'row' FROM generate_series(%s::int, %s) g", (low, high))
 
 
-def position(database, slot: str) -> str:
-    return str(database.confirmed(slot))
+def position(database, slot: str) -> str | None:
+    """The position up to which the slot was confirmed, over any connection; None for a physical one."""
+    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+    return database.execute(query, (slot,)).fetchone()[0]
 
 
 def end_of_log(database) -> Lsn:
