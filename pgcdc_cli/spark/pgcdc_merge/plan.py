@@ -165,7 +165,7 @@ def _of_oid(
     if base is None or base.version is None:
         return TableRange("", "", None, files, versions, oid=oid, forgotten=base is not None)
     merged = [file for file in files if file.segment <= base.segment]
-    waiting = files[len(merged) :]
+    waiting = [file for file in files if file.segment > base.segment]
     left_out = versions[merged[-1].schema].left_out if merged else frozenset()
     base = replace(base, path=lake.known_location(base.path))
     return TableRange("", "", None, waiting, versions, oid=oid, base=base, left_out=left_out)
