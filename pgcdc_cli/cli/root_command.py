@@ -43,7 +43,13 @@ COMMANDS = {
 """The top-level help's line for each command, in the order in which a new user needs them."""
 
 _OF_RECVLOGICAL = {
-    *("--create-slot", "--start", "--drop-slot", "-P", "--plugin", "--enable-two-phase", "--enable-failover")
+    "--create-slot",
+    "--start",
+    "--drop-slot",
+    "-P",
+    "--plugin",
+    "--enable-two-phase",
+    "--enable-failover",
 }
 """Options of pg_recvlogical that neither `pgcdc` nor `pgcdc stream` has."""
 
