@@ -247,8 +247,9 @@ def _likely_options(context: ClickContext, words: list[str]) -> Iterator[str]:
     takes = {one.name: one for one in context.command.params}
     named = any(one.param_type_name == "argument" for one in takes.values())
     for name, (what, option) in _WORDS.items():
-        several = what == "a table"
-        if name in takes and not context.params.get(name) and (several or not (named or len(words) > 1)):
+        if name not in takes or context.params.get(name):
+            continue
+        if takes[name].multiple or not (named or len(words) > 1):
             yield f"if it is {what}: {' '.join(f'{option} {shlex.quote(word)}' for word in words)}"
 
 

@@ -31,10 +31,7 @@ _ORIGIN_SINCE = 16
 SLOT_NAME_HINT = "a slot's name has lower case letters, digits and underscores, 63 at most"
 
 # The function begins by emptying the session's caches of tables, and ends after one record.
-_FORGET_TABLES = """
-SELECT (SELECT count(*) FROM pg_logical_slot_peek_binary_changes({}, '0/1', 1, VARIADIC {}::text[]))
-FROM pg_event_trigger WHERE evtevent = 'login' AND evtenabled <> 'D' LIMIT 1
-"""
+_FORGET_TABLES = "SELECT count(*) FROM pg_logical_slot_peek_binary_changes({}, '0/1', 1, VARIADIC {}::text[])"
 
 _CHANGE_THE_SLOT = {"two_phase", "two-phase"}
 """Options of pgoutput, and of test_decoding."""
@@ -70,7 +67,7 @@ def start_replication(slot: str, lsn: Lsn, options: PluginOptions) -> str:
 
 
 def forget_tables(slot: str, options: PluginOptions) -> sql.Composed:
-    """Write a query that makes a walsender forget the tables that a login trigger opened (PostgreSQL 17).
+    """Write a query that makes a walsender forget the tables that are open in it.
 
     It would decode changes from before an ALTER TABLE with their present columns. `two_phase` is left out: it
     changes the slot.

@@ -91,9 +91,11 @@ FROM (SELECT setting::int FROM pg_settings
      JOIN pg_replication_slots s ON s.slot_name IN ({})
 """
 
+# Login event triggers are new in PostgreSQL 17.
 _BEFORE_START = """
 SELECT (SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'),
-       (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {})
+       (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {}),
+       EXISTS (SELECT FROM pg_event_trigger WHERE evtevent = 'login' AND evtenabled <> 'D')
 """
 
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
@@ -361,10 +363,12 @@ class ReplicationConnection:
         self._slot = slot
         self._publications = commands.split_names(options.get("publication_names") or "")
         self._streams = options.get("streaming", "off") not in {"off", "false"}
-        timeout, confirmed = self._timeout_and_position()
+        timeout, confirmed, login_trigger = self._before_start()
         position = max(lsn, confirmed)
         try:
-            self._connection.execute(commands.forget_tables(slot, options))
+            if login_trigger:
+                # It ran in this walsender, too, and may have opened tables.
+                self._connection.execute(commands.forget_tables(slot, options))
             self._start_replication(commands.start_replication(slot, lsn, options), client_encoding)
         except psycopg.Error as error:
             raise self._start_failure(error) from error
@@ -467,11 +471,14 @@ class ReplicationConnection:
         except psycopg.Error as error:
             raise failures.server_failure(f'look at slot "{self._known_slot}"', error) from error
 
-    def _timeout_and_position(self) -> tuple[float, Lsn]:
-        """Read `wal_sender_timeout`, in seconds, and the slot's position: no update reports less."""
+    def _before_start(self) -> tuple[float, Lsn, bool]:
+        """Read `wal_sender_timeout`, in seconds, the slot's position, and whether there is a login trigger.
+
+        No update reports less than the position.
+        """
         query = sql.SQL(_BEFORE_START).format(sql.Literal(self._slot)).as_string(self._connection)
-        milliseconds, position = self._row(query, f'look at slot "{self._known_slot}"')
-        return milliseconds / 1000, Lsn.parse(str(position)) if position else Lsn(0)
+        milliseconds, position, login_trigger = self._row(query, f'look at slot "{self._known_slot}"')
+        return milliseconds / 1000, Lsn.parse(str(position)) if position else Lsn(0), login_trigger
 
     def _row(self, command: str, doing: str, kinds: failures.Kinds | None = None) -> tuple[Any, ...]:
         row = self._execute(command, doing, kinds).fetchone()

@@ -31,7 +31,7 @@ def keepalive(wal_end: int, *, reply: bool = False) -> bytes:
 
 
 def _row(number: int, text: str) -> bytes:
-    values = [(23, str(number).encode()), (25, text.encode())]
+    values = [(23, str(number).encode()), (25, text.encode()), (16, b"f")]
     columns = b"".join(b"value\0" + struct.pack(">IhIhih", 0, 0, oid, -1, -1, 0) for oid, _ in values)
     return (
         message(b"T", struct.pack(">h", len(values)) + columns)
