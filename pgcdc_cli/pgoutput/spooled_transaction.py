@@ -22,6 +22,7 @@ import numpy as np
 
 from pgcdc_cli.changes.slice import Edge, Prepared, Slice
 from pgcdc_cli.changes.spool import PADDING, Spool, SpoolChunk
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import POSTGRES_EPOCH
 from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
@@ -67,6 +68,15 @@ def _subtransactions(buffer: MessageBuffer) -> dict[int, int]:
     found, firsts = np.unique(subtransaction_of(buffer), return_index=True)
     order = np.argsort(firsts)
     return dict(zip(found[order].tolist(), firsts[order].tolist(), strict=True))
+
+
+class UndecidedRollbackError(PgcdcError):
+    """A subtransaction was rolled back, and which logical messages go with it is not known.
+
+    The server sends them under the top-level xid, never the subtransaction's (`pgoutput_message`), and at the
+    LSN of the record after them, so before or after a row of another subtransaction (`logicalmsg_decode`).
+    Without streaming it sends only what isn't rolled back.
+    """
 
 
 class Definition(NamedTuple):
@@ -135,6 +145,7 @@ class SpooledTransaction:
         self.reopened = reopened
         self._count = 0
         self._first: dict[int, int] = {}
+        self._has_messages = False
 
     def lend(self, chunk: SpoolChunk, known: Sequence[Definition]) -> None:
         """Append definitions that came outside of it, for the messages that come next."""
@@ -142,11 +153,15 @@ class SpooledTransaction:
         self._append(chunk)
 
     def append(
-        self, chunk: SpoolChunk, defined: Sequence[Definition], first: Mapping[int, int] | None = None
+        self, chunk: SpoolChunk, defined: Sequence[Definition], first: Mapping[int, int], *, messages: bool
     ) -> None:
-        """Append messages, the definitions among them, and the first index of each subtransaction."""
+        """Append messages, the definitions among them, and the first index of each subtransaction.
+
+        `messages`: logical messages are among them.
+        """
+        self._has_messages |= messages
         self.defined.add(defined, self._count)
-        for xid, index in (first or {}).items():
+        for xid, index in first.items():
             self._first.setdefault(xid, self._count + index)
         self._append(chunk)
 
@@ -161,7 +176,15 @@ class SpooledTransaction:
         All of that belongs to it, whatever its xid: a logical decoding message always has the top-level xid,
         and a released subtransaction is rolled back with its parent. The server sends definitions that are
         cut off again (`pgoutput_stream_abort`).
+
+        Raises UndecidedRollbackError if the transaction has logical messages.
         """
+        if self._has_messages:
+            raise UndecidedRollbackError(
+                ErrorKind.SERVER_FAULT,
+                f"could not undo subtransaction {subxid} of transaction {self.xid}:"
+                " the server doesn't say which logical messages belong to it",
+            )
         first = self._first.get(subxid, self._count)
         while self._first and next(reversed(self._first.values())) >= first:
             self._first.popitem()
@@ -219,7 +242,8 @@ class Replay:
         plain = MessageBuffer.of(chunk, buffer.text)
         self._complete(plain, transaction)
         first = _subtransactions(buffer) if transaction.streamed else {}
-        transaction.append(chunk, self._numbered(plain), first)
+        messages = bool((buffer.tags == Tag.MESSAGE).any())
+        transaction.append(chunk, self._numbered(plain), first, messages=messages)
 
     def _complete(self, buffer: MessageBuffer, transaction: SpooledTransaction) -> None:
         """Add the definitions to a spool that its next messages need, and that came outside of it."""

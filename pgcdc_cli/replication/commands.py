@@ -129,12 +129,7 @@ class Protocol:
         return max(_STREAMING_PROTOCOL[self.streaming or "off"], _TWO_PHASE_PROTOCOL if self.two_phase else 1)
 
     def _best_streaming(self, version: int) -> StreamingOption:
-        """Choose a streaming mode: off with logical messages, which a rollback to a savepoint may not remove.
-
-        pgoutput sends them under the top-level xid, never the subtransaction's (`pgoutput_message`). So one
-        that comes before the subtransaction's first row can't be told from those before the savepoint.
-        """
-        if not self.newest or self.messages or version < _STREAMING_PROTOCOL["on"]:
+        if not self.newest or version < _STREAMING_PROTOCOL["on"]:
             return "off"
         return "parallel" if version >= _STREAMING_PROTOCOL["parallel"] else "on"
 

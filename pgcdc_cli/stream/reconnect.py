@@ -68,6 +68,7 @@ class RetryPolicy:
         self._lost_at: float | None = None
         self._connected_at: float | None = None
         self.server_is_there = False
+        self._left = False
         self._fault, self._faults = ("", Lsn(0)), 0
         self._said, self._said_at = "", 0.0
 
@@ -84,6 +85,10 @@ class RetryPolicy:
         self._said, self._said_at = message, now
         return self.level
 
+    def leaves(self) -> None:
+        """Note that the connection is left for another one, not lost; the slot may be ours for a moment."""
+        self._left = True
+
     def server_answers(self) -> None:
         """Note that a server is there, though nothing is streamed yet."""
         self.server_is_there = True
@@ -93,6 +98,7 @@ class RetryPolicy:
         self._connected_at = time.monotonic()
         away = None if self._lost_at is None else self._connected_at - self._lost_at
         self._lost_at = None
+        self._left = False
         self.server_is_there = True
         self._said = ""
         self._away.reset()
@@ -119,7 +125,8 @@ class RetryPolicy:
         if self._connected_at is not None and now - self._connected_at >= STEADY:
             self._losses.reset()
         self._connected_at = None
-        if not error.kind.rule.transient or not self._loop:
+        is_ours = self._left and error.kind is ErrorKind.SLOT_ACTIVE
+        if not error.kind.rule.transient or not (self._loop or is_ours):
             return None
         if self._for_ever:
             return next(backoff)

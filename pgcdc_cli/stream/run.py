@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cache, partial
 
 from pgcdc_cli.catalog import Catalog
@@ -17,6 +18,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
 from pgcdc_cli.pgoutput.relations import Describe
+from pgcdc_cli.pgoutput.spooled_transaction import UndecidedRollbackError
 from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
@@ -74,6 +76,7 @@ class StreamRun:
         if settings.snapshot is not None:
             plan, start = settings.snapshot, self._start
             self._snapshot = InitialSnapshot(settings, plan, start, sink, self._writer, signals)
+        self._protocol = settings.protocol
         self._warned: set[str] = set()
 
     @property
@@ -122,22 +125,35 @@ class StreamRun:
                 if self._signals.time_up:
                     raise timed_out("wait for the server any longer") from None
                 raise
+            except UndecidedRollbackError as error:
+                log.info("%s; asking for whole transactions", error.message)
+                self._protocol = replace(self._protocol, streaming="off")
+                retries.leaves()
+                self._leave_connection()
             except PgcdcError as error:
                 wait = retries.after(error, self._sink.edge.lsn)
                 if wait is None:
                     raise
                 log.log(retries.level_of(error.message), "%s; trying again", error.message)
-                self._writer.back_to_edge()
-                self.totals.reconnects += 1
-                # The catalog's connection may be lost, too, without having noticed.
-                self._catalog.close()
+                self._leave_connection()
                 self._pause(wait)
-                if self._end.time_is_up and retries.server_is_there:
-                    raise PgcdcError(ErrorKind.TIMEOUT, f"{error.message}; time is up") from error
-                if self._is_over:
-                    raise
+                self._check_time(error, retries)
             else:
                 return
+
+    def _leave_connection(self) -> None:
+        """Go back to the last edge, from which another connection goes on."""
+        self._writer.back_to_edge()
+        self.totals.reconnects += 1
+        # The catalog's connection may be lost, too, without having noticed.
+        self._catalog.close()
+
+    def _check_time(self, error: PgcdcError, retries: RetryPolicy) -> None:
+        """Raise the error if the run is over, so that another connection is of no use."""
+        if self._end.time_is_up and retries.server_is_there:
+            raise PgcdcError(ErrorKind.TIMEOUT, f"{error.message}; time is up") from error
+        if self._is_over:
+            raise error
 
     @property
     def _is_over(self) -> bool:
@@ -247,7 +263,7 @@ class StreamRun:
         options = self._settings.options
         if not self._settings.publications:
             return options
-        return {**self._settings.protocol.options(server_version), **options}
+        return {**self._protocol.options(server_version), **options}
 
     def _finish(self, stream: ReplicationStream) -> None:
         """End the stream. Everything is durable, so it is no failure if the server can't be told.

@@ -178,6 +178,7 @@ class Pieces:
         if pending is not None and message.subxid == message.xid:
             del self.open[message.xid]
         elif pending is not None:
+            self.require(not any(item.data.startswith(b"M") for item in pending.items))
             places = [place for place, item in enumerate(pending.items) if item.xid == message.subxid]
             del pending.items[min(places, default=len(pending.items)) :]
 

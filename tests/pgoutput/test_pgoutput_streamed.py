@@ -17,6 +17,7 @@ from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
+from pgcdc_cli.pgoutput.spooled_transaction import UndecidedRollbackError
 from pgcdc_cli.sinks import spool_file
 from pgcdc_cli.sinks.spool_file import SpoolFolder
 
@@ -89,16 +90,19 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(spools, tmp_path):
     assert not list(tmp_path.glob("spool/*"))
 
 
-def test_a_rolled_back_subtransaction_is_cut_off_with_the_messages_in_it(spools):
+def test_a_rolled_back_subtransaction_that_may_have_messages_is_not_decided(spools):
     """A logical decoding message has the top-level xid, even if a subtransaction emitted it."""
     streams = connection(spools)
-    undone = in_stream(m.LogicalMessage(True, Lsn(501), "undone", b""))
-    sub = [in_stream(NARROW, 8), in_stream(insert(b"1"), 8), undone]
-    first = block(in_stream(ORDERS), in_stream(insert(b"0", b"z")), *sub)
-    rest = block(in_stream(ORDERS), in_stream(insert(b"2", b"b")), first=False)
-    slices = taken(streams, *first, m.StreamAbort(XID, 8), *rest, m.StreamCommit(XID, *END))
-    assert values(slices) == [(b"0", b"z"), (b"2", b"b")]
-    assert not any(part.messages for part in slices)
+    sent = in_stream(m.LogicalMessage(True, Lsn(501), "whose", b""))
+    rows = [in_stream(ORDERS), in_stream(insert(b"0", b"z")), in_stream(insert(b"1", b"y"), 8)]
+    with pytest.raises(UndecidedRollbackError, match="which logical messages belong to it"):
+        taken(streams, *block(*rows, sent), m.StreamAbort(XID, 8), m.StreamCommit(XID, *END))
+
+
+def test_a_transaction_with_messages_is_rolled_back_whole(spools):
+    sent = in_stream(m.LogicalMessage(True, Lsn(501), "undone", b""))
+    frames = [*block(in_stream(ORDERS), in_stream(insert(b"1", b"y"), 8), sent), m.StreamAbort(XID, XID)]
+    assert not taken(connection(spools), *frames)
 
 
 def test_a_definition_that_was_rolled_back_is_not_used(spools):

@@ -355,11 +355,11 @@ PLAYS: tuple[Play, ...] = (
     keys_changed,
     toast_left_alone,
     truncated,
-    messages,
     many_relations,
     nothing_to_tell,
     under_and_over_the_limit,
     parted_and_filtered,
     inserted_in_other_ways,
     prepared,
+    messages,  # a reader that streams does so no longer after it
 )
