@@ -13,8 +13,9 @@ import select
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -31,6 +32,9 @@ MANY = 16
 """Files from which on threads fsync them."""
 
 _AT_ONCE = 8
+
+BEHIND = 256 << 10
+"""Bytes from which on a thread writes them, since that takes longer than handing them over."""
 
 _CHUNK = 1 << 20
 
@@ -333,6 +337,9 @@ class OpenFiles:
     fsync applies to the file, whichever descriptor wrote to it, and Linux reports a failed write-back to the
     next fsync of the file. Only `kept` stays open: others may move that file, and its name leads elsewhere
     then.
+
+    One write at a time may be left to a thread (`append_behind`). Every other method waits for it first, and
+    raises its error.
     """
 
     def __init__(self, disk: Disk, root: str, limit: int | None = None) -> None:
@@ -342,12 +349,20 @@ class OpenFiles:
         self.kept: str | None = None
         self._limit = limit or _descriptor_limit()
         self._open: OrderedDict[str, int] = OrderedDict()
+        self._writer = ThreadPoolExecutor(1, "pgcdc-writer")
+        self._write: Future[None] | None = None
 
     def full(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
 
     def stat(self, path: str) -> Stat | None:
+        self.settle()
         return self.disk.stat(self.full(path))
+
+    def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Read `size` bytes from `offset` on, or all of them; fewer where the file ends."""
+        self.settle()
+        return self.disk.read(self.full(path), offset, size)
 
     def create(self, path: str) -> None:
         """Create an empty file, and its folder if it is missing. Raises OUTPUT if the name is taken."""
@@ -362,9 +377,31 @@ class OpenFiles:
         self.changed_folders.add(folder)
 
     def append(self, path: str, data: bytes | memoryview) -> None:
+        self.settle()
         self.disk.write(self.descriptor(path), self.full(path), data)
 
+    def append_behind(self, path: str, data: bytes | memoryview) -> None:
+        """Append data that nobody changes any more; if it is much, return while it is being written."""
+        if len(data) < BEHIND:
+            self.append(path, data)
+            return
+        self.settle()
+        self._write = self._writer.submit(self.disk.write, self.descriptor(path), self.full(path), data)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write isn't finished, or its error not raised yet."""
+        return self._write is not None and not (self._write.done() and self._write.exception() is None)
+
+    def settle(self) -> None:
+        """Wait for the write that is under way. Raises OUTPUT if it failed."""
+        if self._write is not None:
+            wait([self._write])
+            done, self._write = self._write, None
+            done.result()
+
     def write_back(self, path: str) -> None:
+        self.settle()
         self.disk.write_back(self.descriptor(path))
 
     def fsync(self, path: str) -> None:
@@ -372,6 +409,7 @@ class OpenFiles:
 
     def fsync_all(self, paths: Sequence[str]) -> None:
         """Fsync files, as many at a time as may be open. Raises OUTPUT if one has no name any more."""
+        self.settle()
         for start in range(0, len(paths), self._limit):
             some = [(self.descriptor(path), self.full(path)) for path in paths[start : start + self._limit]]
             fsync_each(lambda one: self.disk.fsync(*one), some)
@@ -380,10 +418,12 @@ class OpenFiles:
 
     def fsync_folders(self) -> None:
         """Fsync every folder with created or removed entries, and those that callers noted as changed."""
+        self.settle()
         fsync_each(self.disk.fsync_folder, [self.full(folder) for folder in sorted(self.changed_folders)])
         self.changed_folders.clear()
 
     def truncate(self, path: str, size: int) -> None:
+        self.settle()
         self.disk.truncate(self.descriptor(path), self.full(path), size)
 
     def remove(self, path: str) -> None:
@@ -397,6 +437,7 @@ class OpenFiles:
         self.disk.rename(self.full(path), self.full(new))
 
     def close(self, path: str) -> None:
+        self.settle()
         fd = self._open.pop(path, None)
         if fd is not None:
             self.disk.close(fd, self.full(path))
@@ -404,9 +445,10 @@ class OpenFiles:
     def close_all(self) -> None:
         """Close every descriptor; the first error is raised after all are closed."""
         failed: PgcdcError | None = None
-        for path in tuple(self._open):
+        steps: list[Callable[[], None]] = [self.settle, *(partial(self.close, path) for path in self._open)]
+        for step in steps:
             try:
-                self.close(path)
+                step()
             except PgcdcError as error:
                 failed = failed or error
         if failed is not None:
@@ -420,6 +462,7 @@ class OpenFiles:
         return self._open[path]
 
     def _keep(self, path: str, flags: int) -> int:
+        self.settle()
         oldest = next((one for one in self._open if one != self.kept), None)
         if oldest is not None and len(self._open) >= self._limit:
             self.close(oldest)

@@ -118,7 +118,7 @@ class CheckpointedSink:
 
     @property
     def written_lsn(self) -> Lsn:
-        return self.durable_lsn if self.outputs.held else self._edge.lsn
+        return self.durable_lsn if self.outputs.held or self._files.writing else self._edge.lsn
 
     @property
     def durable_lsn(self) -> Lsn:

@@ -221,8 +221,7 @@ class OutputFile:
         """Write all rows held in memory, and the file's tail."""
         self.write_all()
         if self._encoding.tail is not None and self._exists:
-            read = partial(self._files.disk.read, self._files.full(self.path))
-            self._append(self._encoding.tail(read), FileState())
+            self._append(self._encoding.tail(partial(self._files.read, self.path)), FileState())
         self.edge = self.now
 
     def rollback(self) -> None:
@@ -252,7 +251,7 @@ class OutputFile:
         self._append(memoryview(frame).cast("B"), rows)
 
     def _append(self, data: bytes | memoryview, rows: FileState) -> None:
-        self._files.append(self.path, data)
+        self._files.append_behind(self.path, data)
         # This takes a quarter of the time that zlib's function takes, which would be a tenth of a snapshot's.
         crc32 = zlib_ng.crc32(data, self.now.crc32)
         size = self.now.size + len(data)

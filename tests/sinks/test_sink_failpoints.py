@@ -35,7 +35,9 @@ def stride() -> int:
 
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch):
+    """Frames of few rows, of which a thread writes the larger ones."""
     monkeypatch.setattr(output_file, "FRAME_SIZE", 150)
+    monkeypatch.setattr("pgcdc_cli.directory.disk.BEHIND", 150)
 
 
 @pytest.fixture(params=[Lines, Framed], ids=["lines", "framed"])

@@ -16,7 +16,9 @@ from pgcdc_cli.sinks import output_file
 
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch):
+    """Frames of few rows, of which a thread writes the larger ones."""
     monkeypatch.setattr(output_file, "FRAME_SIZE", 100)
+    monkeypatch.setattr("pgcdc_cli.directory.disk.BEHIND", 100)
 
 
 class Script(ScriptedRun):

@@ -21,6 +21,7 @@ from sink_tools import (
     tables_of,
 )
 
+from pgcdc_cli.directory import disk
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import output_file
 
@@ -44,6 +45,7 @@ class SinkMachine(RuleBasedStateMachine):
         self.open: tuple[Tx, int] | None = None
         self.finished: dict[str, bytes] = {}
         self.frame_size, output_file.FRAME_SIZE = output_file.FRAME_SIZE, 120
+        self.behind, disk.BEHIND = disk.BEHIND, 120
         self.connect()
 
     def teardown(self):
@@ -59,6 +61,7 @@ class SinkMachine(RuleBasedStateMachine):
         wanted = {f"public.{t}": expected(self.log, t) for tx in self.log for t in tables_of(tx)}
         assert lines == wanted
         output_file.FRAME_SIZE = self.frame_size
+        disk.BEHIND = self.behind
 
     @property
     def reader(self):
