@@ -2,8 +2,8 @@
 
 `receive.py` receives; `encode.py` has frames decoded, assembled and formatted; the sink (`sinks/`) writes,
 fsyncs and saves checkpoints; `replication/feedback.py` is given the positions. One thread does all of that in
-turn, except that much output is written while the next is made (`directory/disk.py`). If it takes long, the feedback thread reports to the server meanwhile what is written and what is
-durable.
+turn, except that much output is written while the next is made (`directory/disk.py`). If it takes long, the
+feedback thread reports to the server meanwhile what is written and what is durable.
 """
 
 import time
