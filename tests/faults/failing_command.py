@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from pgcdc_cli import directory
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.lsn import Lsn
@@ -116,6 +117,7 @@ if __name__ == "__main__":
     how, function, kind, number, calls = sys.argv[1:6]
     disk = FailingDisk(how, (function, kind, int(number)), Path(calls))
     Disk._os = lambda *args, **kwargs: disk.call(*args, **kwargs)  # noqa: PLW0108  a bound method would come without the disk
+    directory.disk.BEHIND = 1000  # the thread that writes gets a share of the calls
     feedback = FailingFeedback(disk)
     Feedback._put = lambda one: feedback.put(one)  # noqa: PLW0108  the same
     sys.argv[:] = ["pgcdc", *sys.argv[6:]]
