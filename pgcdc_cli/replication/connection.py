@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,8 +20,7 @@ from psycopg.errors import Diagnostic
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication import commands, failures, session
-from pgcdc_cli.replication.copy_both import ReplicationStream
-from pgcdc_cli.replication.feedback import NEVER, update_interval
+from pgcdc_cli.replication.copy_both import NEVER, ReplicationStream
 from pgcdc_cli.replication.session import connect
 
 log = logging.getLogger("pgcdc")
@@ -61,21 +61,6 @@ _DROP = {"55000": ErrorKind.USAGE}
 _START = {"XX000": ErrorKind.USAGE}
 """pgoutput refuses an unknown option with an internal error."""
 
-_STREAM = {
-    **dict.fromkeys(failures.INVALID_TEXT, ErrorKind.PROTOCOL),
-    "42704": ErrorKind.PUBLICATION,
-    "0A000": ErrorKind.PUBLICATION,
-    "22": ErrorKind.PUBLICATION,
-    failures.NOT_IN_PREREQUISITE_STATE: ErrorKind.CONNECTION,
-}
-"""Errors while streaming: text can't be converted; the publication doesn't exist, its column lists contradict
-each other, or a row filter fails. NOT_IN_PREREQUISITE_STATE needn't mean that the slot is lost: the next
-connection checks the slot.
-"""
-
-_POSITION = re.compile(r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}$", re.MULTILINE)
-"""The WAL position at the end of a line of an error's context, in any language."""
-
 _SLOT_FACTS = """
 SELECT slot_type, database, current_database(),
        to_jsonb(s) ->> 'invalidation_reason' IS NOT NULL OR to_jsonb(s) ->> 'wal_status' = 'lost',
@@ -100,34 +85,9 @@ SELECT (SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'),
 
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
-INVALID_TEXT_HINT = (
-    "fix it in the source before it is read, or continue with --invalid-text replace or escape"
-)
 _OPTIONS_HINT = (
     "check the plugin's options, which -o NAME=VALUE gives;"
     " pgoutput needs proto_version and publication_names"
-)
-_LIMIT_EXCEEDED = "54000"
-_TOO_LARGE_HINT = "as text it is longer than a server can send (1 GB): --binary halves bytea"
-_UNCONVERTED_HINT = (
-    "--peek --invalid-text escape shows which column it is: fix it in the source before it is read, or"
-    " continue with --invalid-text replace or escape"
-)
-_SERVER_FAILED = "the server failed to decode its WAL, see its log: run again; if that fails, too,"
-_START_OVER = "start over with a new slot and a snapshot"
-_SPOOL_HINT = "or let pgcdc spool the transactions: --streaming on"
-_PUBLICATION_HINT = (
-    "create the publication if there is none; then recreate the slot, or advance it past this point"
-)
-
-_UNFIT_HINT = (
-    "fix its row filter: ALTER PUBLICATION ... SET TABLE ... WHERE (...);"
-    " then recreate the slot, or advance it past this point"
-)
-_DIFFERENT_COLUMNS = "0A000"
-_COLUMNS_HINT = (
-    "stream the publications apart, each from a slot of its own (pgcdc slot copy; --publication NAME"
-    " --accept-publications): equal column lists (ALTER PUBLICATION ... SET TABLE) help only later changes"
 )
 
 
@@ -164,7 +124,6 @@ class ReplicationConnection:
         self._stream: ReplicationStream | None = None
         self._slot = self._copied_slot = ""
         self._publications: tuple[str, ...] = ()
-        self._streams = False
         self._logged: set[str] = set()
         self._connection.add_notice_handler(self._on_notice)
 
@@ -362,7 +321,7 @@ class ReplicationConnection:
         """
         self._slot = slot
         self._publications = commands.split_names(options.get("publication_names") or "")
-        self._streams = options.get("streaming", "off") not in {"off", "false"}
+        streams = options.get("streaming", "off") not in {"off", "false"}
         timeout, confirmed, login_trigger = self._before_start()
         position = max(lsn, confirmed)
         try:
@@ -379,7 +338,7 @@ class ReplicationConnection:
             position,
             interval=interval,
             patience=max(self._wal_receiver_timeout or NEVER, 3 * interval),
-            failure=self._stream_failure,
+            failure=partial(failures.stream_failure, self._known_slot, streams=streams),
         )
         return self._stream
 
@@ -417,7 +376,7 @@ class ReplicationConnection:
         unknown = diagnostic.sqlstate == failures.NOT_IN_PREREQUISITE_STATE and name is not None
         if unknown and self._stream is not None:
             message = f'could not stream publication "{name}": it does not exist at this point of the WAL'
-            self._stream.end(PgcdcError(ErrorKind.PUBLICATION, message, hint=_PUBLICATION_HINT))
+            self._stream.end(PgcdcError(ErrorKind.PUBLICATION, message, hint=failures.PUBLICATION_HINT))
         elif message not in self._logged:
             self._logged.add(message)
             log.warning("server: %s", message)
@@ -431,26 +390,6 @@ class ReplicationConnection:
     def _known_slot(self) -> str:
         """The slot as the user named it, even while a temporary copy is read."""
         return self._copied_slot or self._slot
-
-    def _stream_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = failures.server_failure(f'receive from slot "{self._known_slot}"', error, _STREAM)
-        if error.sqlstate in failures.INVALID_TEXT:
-            position = _POSITION.search(error.diag.context or "")
-            where = f" (LSN {position[0]})" if position else ""
-            return PgcdcError(failure.kind, f"{failure.message}{where}", hint=_UNCONVERTED_HINT)
-        if failure.kind is ErrorKind.PUBLICATION:
-            missing = error.sqlstate == failures.UNDEFINED_OBJECT
-            failure.hint = _PUBLICATION_HINT if missing else _UNFIT_HINT
-        if error.sqlstate == _DIFFERENT_COLUMNS:
-            failure.hint = _COLUMNS_HINT
-        if error.sqlstate == _LIMIT_EXCEEDED or "invalid memory alloc request size" in str(error):
-            return PgcdcError(ErrorKind.PROTOCOL, failure.message, hint=_TOO_LARGE_HINT)
-        if failure.kind is ErrorKind.SERVER_FAULT:
-            remedy = f"try --streaming off, or {_START_OVER}" if self._streams else _START_OVER
-            failure.hint = f"{_SERVER_FAILED} {remedy}"
-        if not self._streams and error.sqlstate in {failures.DISK_FULL, failures.OUT_OF_MEMORY}:
-            failure.hint = f"{failure.hint}, {_SPOOL_HINT}"
-        return failure
 
     def _start_failure(self, error: psycopg.Error) -> PgcdcError:
         failure = failures.server_failure(f'start streaming from slot "{self._known_slot}"', error, _START)
@@ -492,6 +431,14 @@ class ReplicationConnection:
             return self._connection.execute(command.encode())
         except psycopg.Error as error:
             raise failures.server_failure(doing, error, kinds) from error
+
+
+def update_interval(status_interval: float, wal_sender_timeout: float) -> float:
+    """Return the seconds between updates: `status_interval`, but at most a third of the sender's timeout.
+
+    0 means no limit for either. A third, so that one update may be late.
+    """
+    return min(status_interval or NEVER, wal_sender_timeout / 3 or NEVER)
 
 
 def _start_problem(facts: tuple[Any, ...], sqlstate: str | None) -> tuple[ErrorKind, str | None]:

@@ -1,19 +1,21 @@
 """A stream in copy-both mode: receives frames, and confirms what is written and durable.
 
 PostgreSQL manual, "Streaming Replication Protocol"; libpq manual, "Functions Associated with the COPY
-Command". Nothing here blocks but `wait`. The buffer of a Unix socket is small, and a walsender that can't
-send waits: so a thread reads ahead into libpq's buffer while the data thread is busy. `feedback.py` sends the
-status updates.
+Command". Nothing here blocks but `wait`.
+
+One lock guards the connection. The data thread holds it only while it takes what has arrived, and then sends
+a status update if one is due. However long it decodes or waits for a disk, the feedback thread sends updates
+before `wal_sender_timeout` expires. The buffer of a Unix socket is small, and a walsender that can't send
+waits: so a third thread reads ahead into libpq's buffer while the data thread is busy.
 """
 
 import select
-import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fcntl import ioctl
 from termios import FIONREAD
 
@@ -22,11 +24,13 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
-from pgcdc_cli.frames import KEEPALIVE, XLOGDATA, XLOGDATA_HEADER
+from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Keepalive, read_keepalive, standby_status
 from pgcdc_cli.large_copies import PIECE, joined
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.feedback import NEVER, Feedback
+from pgcdc_cli.replication.failures import server_failure
+
+NEVER = float("inf")
 
 _READ_BYTES = 2 << 20
 """Bytes of frames that end one read, however few they are: so wide rows take no more memory."""
@@ -57,7 +61,8 @@ _READ_AHEAD_PAUSE, _LONGEST_READ_AHEAD_PAUSE = 0.0003, 0.005
 More if little came, since each read takes the interpreter's lock from the data thread.
 """
 
-_KEEPALIVE = struct.Struct(">cqqB")
+_UNSENT_WAIT = 0.1
+"""Seconds until another attempt to send on a socket that takes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Received:
     """
 
     frames: list[bytes]
-    keepalive: "Keepalive | None"
+    keepalive: Keepalive | None
     closed: bool = False
     """The server sent CopyDone: nothing follows."""
 
@@ -83,37 +88,6 @@ class Received:
     def empty(self) -> bool:
         """Whether nothing was received."""
         return not self.frames and self.keepalive is None and not self.closed
-
-
-@dataclass(frozen=True, slots=True)
-class Keepalive:
-    """A primary keepalive without its send time; `wal_end` is the current end of WAL on the server."""
-
-    wal_end: Lsn
-    reply_requested: bool
-
-    def after(self, earlier: "Keepalive | None") -> "Keepalive":
-        """Merge with an earlier keepalive: this position, and a reply if either requests one."""
-        asked = earlier is not None and earlier.reply_requested
-        return replace(self, reply_requested=True) if asked else self
-
-
-def read_keepalive(frame: bytes) -> Keepalive:
-    """Read a keepalive. Raises UndecodableError for any other frame, such as XLogData that is cut short."""
-    if not frame or frame[0] not in (XLOGDATA, KEEPALIVE):
-        raise UndecodableError(f"could not read a frame: unknown type {frame[:1]!r}", frame)
-    if frame[0] == XLOGDATA:
-        raise UndecodableError(
-            f"could not read XLogData: {XLOGDATA_HEADER} bytes expected, got {len(frame)}", frame
-        )
-    if len(frame) != _KEEPALIVE.size:
-        raise UndecodableError(
-            f"could not read keepalive: {_KEEPALIVE.size} bytes expected, got {len(frame)}", frame
-        )
-    _, wal_end, _, reply_requested = _KEEPALIVE.unpack(frame)
-    if wal_end < 0:
-        raise UndecodableError("could not read keepalive: its WAL end has the sign bit set", frame)
-    return Keepalive(Lsn(wal_end), bool(reply_requested))
 
 
 class ReplicationStream:
@@ -435,3 +409,80 @@ class ReadAhead:
     def _step(self) -> int | None:
         with self._lock:
             return self._frames.read_ahead() if self._busy.is_set() else None
+
+
+class Feedback:
+    """The positions to report to the server, and a thread that sends them when an update is due.
+
+    It only needs to send: a walsender reads updates even while its own sending is blocked. Positions never
+    decrease. `flush_lsn`, the only one ever reported as flushed, is the position below which everything is
+    durable. Every update requests a keepalive, so that a silent server is known to be lost.
+    """
+
+    def __init__(self, pgconn: PGconn, lock: threading.Lock, start: Lsn, interval: float) -> None:
+        self._pgconn = pgconn
+        self._lock = lock
+        self._written = self.flush_lsn = start
+        self._interval = interval
+        self._due = time.monotonic() + interval
+        self._unsent = False
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._writable = select.poll()
+        self._writable.register(pgconn.socket, select.POLLOUT)
+        self._thread = threading.Thread(target=self._run, name="pgcdc-feedback", daemon=True)
+        self._thread.start()
+
+    def confirm(self, written: Lsn, flushed: Lsn) -> None:
+        """Set the positions for the next update; positions never decrease."""
+        with self._lock:
+            self.flush_lsn = max(self.flush_lsn, flushed)
+            self._written = max(self._written, written, self.flush_lsn)
+
+    def check(self) -> None:
+        """Raise, in the data thread, the error that ended the feedback thread."""
+        if isinstance(self._failure, psycopg.Error):
+            raise server_failure("send a status update", self._failure) from self._failure
+        if self._failure is not None:
+            raise self._failure
+
+    def reply(self) -> None:
+        """Send an update now, since the server asked for it. The caller holds the lock."""
+        self._due = 0.0
+        self.send_if_due()
+
+    def send_if_due(self) -> None:
+        """Send an update if one is due. The caller holds the lock."""
+        if self._due <= time.monotonic() and not self._unsent:
+            self._due = time.monotonic() + self._interval
+            self._put()
+        if self._unsent and self._writable.poll(0):
+            # Only if writable: otherwise PQflush reads into libpq's buffer, which nobody may be emptying.
+            self._unsent = self._pgconn.flush() == 1
+
+    def finish(self) -> None:
+        """End the thread and put the last update into libpq's buffer. The caller doesn't hold the lock."""
+        self.stop()
+        with self._lock:
+            self._put()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _put(self) -> None:
+        update = standby_status(self._written, self.flush_lsn, time.time_ns() // 1000, reply=True)
+        self._unsent = True
+        if not self._pgconn.put_copy_data(update):
+            self._due = 0.0
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._lock:
+                    self.send_if_due()
+                    wait = _UNSENT_WAIT if self._unsent else self._due - time.monotonic()
+            except Exception as failure:  # noqa: BLE001 -- `check` raises it in the data thread
+                self._failure = failure
+                return
+            self._stop.wait(max(0.0, wait) if wait < threading.TIMEOUT_MAX else None)

@@ -23,6 +23,7 @@ UNDEFINED_OBJECT = "42704"
 INVALID_TEXT = ("22021", "22P05")
 """A character is invalid, or has no equivalent in the client's encoding."""
 NOT_IN_PREREQUISITE_STATE = "55000"
+FEATURE_NOT_SUPPORTED, PROGRAM_LIMIT_EXCEEDED = "0A000", "54000"
 DISK_FULL, OUT_OF_MEMORY, LIMIT_EXCEEDED = "53100", "53200", "53400"
 
 _KINDS = {
@@ -30,7 +31,7 @@ _KINDS = {
     "3F000": ErrorKind.USAGE,
     "25006": ErrorKind.USAGE,
     **dict.fromkeys(INVALID_TEXT, ErrorKind.PROTOCOL),
-    "0A000": ErrorKind.USAGE,
+    FEATURE_NOT_SUPPORTED: ErrorKind.USAGE,
     "42501": ErrorKind.RIGHTS,
     "42710": ErrorKind.SLOT_EXISTS,
     UNDEFINED_OBJECT: ErrorKind.SLOT_MISSING,
@@ -153,6 +154,41 @@ _PINGS = {
     Ping.NO_ATTEMPT: ErrorKind.USAGE,
 }
 
+_STREAM = {
+    **dict.fromkeys(INVALID_TEXT, ErrorKind.PROTOCOL),
+    UNDEFINED_OBJECT: ErrorKind.PUBLICATION,
+    FEATURE_NOT_SUPPORTED: ErrorKind.PUBLICATION,
+    "22": ErrorKind.PUBLICATION,
+    NOT_IN_PREREQUISITE_STATE: ErrorKind.CONNECTION,
+}
+"""Errors while streaming: text can't be converted; the publication doesn't exist, its column lists contradict
+each other, or a row filter fails. NOT_IN_PREREQUISITE_STATE needn't mean that the slot is lost: the next
+connection checks the slot.
+"""
+
+_POSITION = re.compile(r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}$", re.MULTILINE)
+"""The WAL position at the end of a line of an error's context, in any language."""
+
+_TOO_LARGE_HINT = "as text it is longer than a server can send (1 GB): --binary halves bytea"
+_UNCONVERTED_HINT = (
+    "--peek --invalid-text escape shows which column it is: fix it in the source before it is read, or"
+    " continue with --invalid-text replace or escape"
+)
+_SERVER_FAILED = "the server failed to decode its WAL, see its log: run again; if that fails, too,"
+_START_OVER = "start over with a new slot and a snapshot"
+_SPOOL_HINT = "or let pgcdc spool the transactions: --streaming on"
+PUBLICATION_HINT = (
+    "create the publication if there is none; then recreate the slot, or advance it past this point"
+)
+_UNFIT_HINT = (
+    "fix its row filter: ALTER PUBLICATION ... SET TABLE ... WHERE (...);"
+    " then recreate the slot, or advance it past this point"
+)
+_COLUMNS_HINT = (
+    "stream the publications apart, each from a slot of its own (pgcdc slot copy; --publication NAME"
+    " --accept-publications): equal column lists (ALTER PUBLICATION ... SET TABLE) help only later changes"
+)
+
 
 def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
     """Make the error for a connection that failed."""
@@ -249,6 +285,27 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
     if "output_plugin_libraries" in (error.diag.message_hint or ""):
         hint = _ALLOW_PLUGIN
     return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)
+
+
+def stream_failure(slot: str, error: psycopg.Error, *, streams: bool) -> PgcdcError:
+    """Make the error for a stream that the server ended; `streams`: it sends transactions in progress."""
+    failure = server_failure(f'receive from slot "{slot}"', error, _STREAM)
+    if error.sqlstate in INVALID_TEXT:
+        position = _POSITION.search(error.diag.context or "")
+        where = f" (LSN {position[0]})" if position else ""
+        return PgcdcError(failure.kind, f"{failure.message}{where}", hint=_UNCONVERTED_HINT)
+    if failure.kind is ErrorKind.PUBLICATION:
+        failure.hint = PUBLICATION_HINT if error.sqlstate == UNDEFINED_OBJECT else _UNFIT_HINT
+    if error.sqlstate == FEATURE_NOT_SUPPORTED:
+        failure.hint = _COLUMNS_HINT
+    if error.sqlstate == PROGRAM_LIMIT_EXCEEDED or "invalid memory alloc request size" in str(error):
+        return PgcdcError(ErrorKind.PROTOCOL, failure.message, hint=_TOO_LARGE_HINT)
+    if failure.kind is ErrorKind.SERVER_FAULT:
+        remedy = f"try --streaming off, or {_START_OVER}" if streams else _START_OVER
+        failure.hint = f"{_SERVER_FAILED} {remedy}"
+    if not streams and error.sqlstate in {DISK_FULL, OUT_OF_MEMORY}:
+        failure.hint = f"{failure.hint}, {_SPOOL_HINT}"
+    return failure
 
 
 def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:

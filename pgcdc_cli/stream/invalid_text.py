@@ -13,7 +13,6 @@ from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.connection import INVALID_TEXT_HINT
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import DatabaseText, backslashes
 
@@ -21,6 +20,7 @@ log = logging.getLogger("pgcdc")
 
 ImageT = TypeVar("ImageT", FullImage, KeyImage, Image)
 _LONGEST_VALUE = 60
+_FIX_OR_CHOOSE = "fix it in the source before it is read, or continue with --invalid-text replace or escape"
 
 
 class TextMender:
@@ -131,7 +131,7 @@ def _invalid_value(slice_: Slice) -> PgcdcError | None:
         return None
     _, table, where, lsn = min(named, key=lambda one: one[0])
     message = f'could not decode {where} of table "{table}": it is not valid UTF-8 (LSN {lsn})'
-    return PgcdcError(ErrorKind.PROTOCOL, message, hint=INVALID_TEXT_HINT)
+    return PgcdcError(ErrorKind.PROTOCOL, message, hint=_FIX_OR_CHOOSE)
 
 
 def _invalid(batch: ChangeBatch) -> tuple[int, str, str, Lsn] | None:

@@ -1,9 +1,9 @@
 """The loop of a stream: receive, decode and format, write, checkpoint and acknowledge, batch by batch.
 
 `receive.py` receives; `encode.py` has frames decoded, assembled and formatted; the sink (`sinks/`) writes,
-fsyncs and saves checkpoints; `replication/feedback.py` is given the positions. One thread does all of that in
-turn, except that much output is written while the next is made (`directory/disk.py`). If it takes long, the
-feedback thread reports to the server meanwhile what is written and what is durable.
+fsyncs and saves checkpoints; the stream (`replication/copy_both.py`) is given the positions. One thread does
+all of that in turn, except that much output is written while the next is made (`directory/disk.py`). If it
+takes long, the feedback thread reports to the server meanwhile what is written and what is durable.
 """
 
 import time
@@ -16,9 +16,10 @@ from itertools import chain
 from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Restartable
+from pgcdc_cli.frames import Keepalive
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
-from pgcdc_cli.replication.copy_both import Keepalive, Received, ReplicationStream
+from pgcdc_cli.replication.copy_both import Received, ReplicationStream
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import FrameEncoder, portions
 from pgcdc_cli.stream.receive import BatchReceiver

@@ -22,8 +22,7 @@ from pgcdc_cli.pgoutput.spooled_transaction import UndecidedRollbackError
 from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
-from pgcdc_cli.replication.copy_both import ReplicationStream
-from pgcdc_cli.replication.feedback import NEVER
+from pgcdc_cli.replication.copy_both import NEVER, ReplicationStream
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
 from pgcdc_cli.stream.initial_snapshot import InitialSnapshot

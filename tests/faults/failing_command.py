@@ -17,7 +17,7 @@ from pgcdc_cli import directory
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.feedback import Feedback
+from pgcdc_cli.replication.copy_both import Feedback
 
 KINDS = (
     "feedback",

@@ -9,13 +9,11 @@ import psycopg
 from processes import wait_until
 from psycopg import pq
 
-from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER
+from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, read_keepalive, standby_status
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.messages import Message, StreamStart, StreamStop
 from pgcdc_cli.replication.commands import start_replication
-from pgcdc_cli.replication.copy_both import read_keepalive
-from pgcdc_cli.replication.feedback import standby_status
 
 
 class Sent(NamedTuple):

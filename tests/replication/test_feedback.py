@@ -15,8 +15,8 @@ from scripted_walsender import keepalive, xlogdata
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.connection import ReplicationConnection
-from pgcdc_cli.replication.feedback import NEVER, Feedback, update_interval
+from pgcdc_cli.replication.connection import ReplicationConnection, update_interval
+from pgcdc_cli.replication.copy_both import NEVER, Feedback
 
 OPTIONS = {"proto_version": "1", "publication_names": '"p"'}
 

@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, UndecodableError
-from pgcdc_cli.frames import POSTGRES_EPOCH, xlogdata_start
+from pgcdc_cli.frames import POSTGRES_EPOCH, read_keepalive, standby_status, xlogdata_start
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.copy_both import read_keepalive
-from pgcdc_cli.replication.feedback import standby_status
 
 POSITIONS = st.integers(0, 2**63 - 1)
 

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.frames import Keepalive
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import SMALLEST_BATCH
 from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES, fits_small_batch
-from pgcdc_cli.replication.copy_both import Keepalive, Received
+from pgcdc_cli.replication.copy_both import Received
 from pgcdc_cli.stream import receive
 from pgcdc_cli.stream.encode import ChangeEncoder, RawEncoder
 from pgcdc_cli.stream.receive import TICK, BatchReceiver
