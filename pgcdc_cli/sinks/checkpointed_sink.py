@@ -10,7 +10,7 @@ A destination decides where the files are: a directory of segments (`directory_s
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import ClassVar, Protocol
@@ -27,7 +27,7 @@ from pgcdc_cli.directory.checkpoint import (
 from pgcdc_cli.directory.disk import HeldLock
 from pgcdc_cli.directory.file_names import ControlFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.interface import EncodedSlice, Piece
+from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 from pgcdc_cli.sinks.sink import EAGER_PACE, LAZY_PACE, SinkSettings, portion_of
@@ -41,7 +41,7 @@ _WITHOUT_INTERVALS = 10.0
 
 
 class Destination(Protocol):
-    """Where the rows go: a directory of segments, or one file.
+    """Where the files are: a directory of segments, or one file.
 
     `control` are the files beside the data. `in_segments`: readers see rows once their segment is finished;
     otherwise they may follow the file, and whole transactions are written as they come. The parameter `save`
@@ -69,10 +69,6 @@ class Destination(Protocol):
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Open the files that the checkpoint names; a single file is created and saved in it if it is new."""
-
-    def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
-        """Find or create the file for each piece of a slice."""
-        ...
 
     def fsync(self, changed: list[OutputFile]) -> None:
         """Fsync the files written to, and their schema files; the caller fsyncs folders."""
@@ -212,8 +208,7 @@ class CheckpointedSink:
             self._in_transaction = True
             if not self.outputs:
                 self._first_row_at = self._clock()
-            for piece, output in self._destination.route(encoded):
-                self.outputs.append(output, piece, whole=encoded.edge is not None)
+            self.outputs.append(encoded)
             if encoded.edge is not None:
                 self._settle(encoded.edge)
             if self.outputs.held >= HELD_AT_MOST:

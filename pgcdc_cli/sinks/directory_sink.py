@@ -15,23 +15,21 @@ from pathlib import PurePath
 from typing import ClassVar
 
 from pgcdc_cli.directory import manifest
-from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile, PendingRotation
+from pgcdc_cli.directory.checkpoint import Checkpoint, PartialFile, PendingRotation
 from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, damaged, folder_of
 from pgcdc_cli.directory.file_names import (
     IN_DIRECTORY,
     MANIFEST,
     PARTIAL,
     ControlFiles,
-    TableFolders,
-    file_name,
     may_hold_data,
     parse_file_name,
 )
-from pgcdc_cli.directory.manifest import SchemaFiles, Segment, SegmentFile, decode_segment
+from pgcdc_cli.directory.manifest import Segment, SegmentFile, decode_segment
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.interface import EncodedSlice, FileFormat, Piece
+from pgcdc_cli.formats.interface import FileFormat
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
-from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
+from pgcdc_cli.sinks.output_file import OutputFile, TableFiles
 from pgcdc_cli.sinks.segment_command import SegmentCommand
 from pgcdc_cli.sinks.sink import SinkSettings
 
@@ -44,26 +42,22 @@ def directory_sink(
     clock: Callable[[], float] | None = None,
 ) -> CheckpointedSink:
     """Make the sink for a directory, which need not exist."""
-    outputs = OutputFiles(OpenFiles(disk or Disk(), str(PurePath(path))), encoding)
+    files = OpenFiles(disk or Disk(), str(PurePath(path)))
+    outputs = TableFiles(files, encoding, settings.rotate_size)
     return CheckpointedSink(SegmentDirectory(outputs, settings), outputs, settings, clock)
 
 
 class SegmentDirectory:
-    """Segments of files in a directory; a file that reaches the rotation size goes on in another part."""
+    """Segments of files in a directory."""
 
     in_segments: ClassVar[bool] = True
     control: ControlFiles = IN_DIRECTORY
 
-    def __init__(self, outputs: OutputFiles, settings: SinkSettings) -> None:
+    def __init__(self, outputs: TableFiles, settings: SinkSettings) -> None:
         self._outputs = outputs
         self._files = outputs.files
-        self._full_size = settings.rotate_size
         command = settings.on_segment
         self._command = None if command is None else SegmentCommand(outputs.files, command, settings.ends)
-        self._schemas = SchemaFiles(self._files)
-        self._folders: dict[tuple[str, str], str] = {}
-        self._names = TableFolders(())
-        self._segment = 1
         self._manifest_size = 0
         self._made = False
 
@@ -101,57 +95,17 @@ class SegmentDirectory:
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Continue the open files of the checkpoint's segment."""
         del save
-        self._segment = checkpoint.segment
-        self._names = TableFolders(self._files.disk.names(self._files.root))
+        self._outputs.start(checkpoint.segment, self._files.disk.names(self._files.root))
         for entry in checkpoint.files:
             head = self._files.disk.read(self._files.full(entry.path), 0, entry.head_size)
             self._outputs.open(entry, head, exists=True)
         if self._command is not None:
             self._command.catch_up()
 
-    def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
-        """Assign each piece to its table's last part, or a new one if that is full or of another schema."""
-        for table in encoded.tables:
-            self._schemas.note(table)
-        for piece in encoded.pieces:
-            yield piece, self._output(piece)
-
-    def _output(self, piece: Piece) -> OutputFile:
-        schema = None if piece.table is None else self._schemas.note(piece.table)
-        folder = self._folder(piece)
-        newest = self._outputs.newest(folder)
-        if newest is None:
-            return self._create(folder, piece, schema, 1)
-        full = self._full_size is not None and newest.now.size >= self._full_size
-        if full or newest.head != piece.head or newest.schema != schema:
-            return self._create(folder, piece, schema, newest.part + 1)
-        return newest
-
-    def _folder(self, piece: Piece) -> str:
-        if piece.table is None:
-            return piece.target
-        name = piece.table.schema, piece.table.name
-        if name not in self._folders:
-            self._folders[name] = self._names.name(*name)
-        return self._folders[name]
-
-    def _create(self, folder: str, piece: Piece, schema: str | None, part: int) -> OutputFile:
-        suffix = self._outputs.encoding.suffix + PARTIAL
-        name = file_name(self._segment, piece.first_commit_lsn, part, suffix)
-        entry = PartialFile(
-            path=f"{folder}/{name}" if folder else name,
-            state=FileState(),
-            part=part,
-            table=piece.target or None,
-            schema=schema,
-            head_size=len(piece.head),
-        )
-        return self._outputs.open(entry, piece.head, exists=False)
-
     def fsync(self, changed: list[OutputFile]) -> None:
         """Fsync the files written to, and write new schema files durably."""
         self._files.fsync_all([output.path for output in changed])
-        self._schemas.write()
+        self._outputs.schemas.write()
 
     def end(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Do nothing: a segment without rows has no files."""
@@ -166,8 +120,8 @@ class SegmentDirectory:
         save(begun)
         self._manifest_size = _finish_segment(self._files, pending)
         save(replace(begun, pending=None))
-        self._segment = begun.segment
         self._outputs.clear()
+        self._outputs.segment = begun.segment
         if self._command is not None:
             self._command.hand_over([decode_segment(pending.line.encode())])
 

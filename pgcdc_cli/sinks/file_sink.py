@@ -6,7 +6,7 @@ noticed, and no other file is ever truncated, except for a copy with the same du
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
 from typing import ClassVar
@@ -15,7 +15,7 @@ from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
 from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, Stat, damaged
 from pgcdc_cli.directory.file_names import beside
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.interface import EncodedSlice, FileFormat, Piece
+from pgcdc_cli.formats.interface import FileFormat
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 from pgcdc_cli.sinks.sink import SinkSettings
@@ -173,13 +173,6 @@ class SingleFile:
         if found is None:
             raise damaged(self._full, "it is missing")
         return found
-
-    def route(self, encoded: EncodedSlice) -> Iterator[tuple[Piece, OutputFile]]:
-        """Assign every piece to the one file."""
-        (output,) = self._outputs
-        for piece in encoded.pieces:
-            assert not piece.head, "a file for one table only"
-            yield piece, output
 
     def fsync(self, changed: list[OutputFile]) -> None:
         """Fsync the file, if it was written to."""

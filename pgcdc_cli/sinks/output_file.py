@@ -1,11 +1,11 @@
-"""Growing files, and how much of each belongs to whole transactions.
+"""Growing files: the one of each table, and how much of each belongs to whole transactions.
 
 Encoded rows are held in memory until a frame is worth writing, in two parts: rows of whole transactions, and
 rows of the one that is still open. So an edge always falls between two frames, and the rows of an open
 transaction can be taken back: from memory, or by truncating the file at the last edge.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,9 @@ from zlib_ng import zlib_ng
 
 from pgcdc_cli.directory.checkpoint import FileState, PartialFile
 from pgcdc_cli.directory.disk import OpenFiles, folder_of
-from pgcdc_cli.formats.interface import Data, FileFormat, Piece
+from pgcdc_cli.directory.file_names import PARTIAL, TableFolders, file_name
+from pgcdc_cli.directory.manifest import SchemaFiles
+from pgcdc_cli.formats.interface import Data, EncodedSlice, FileFormat, Piece
 
 FRAME_SIZE = 1 << 20
 """Bytes (before compression) at which held rows become a frame and are written."""
@@ -27,7 +29,10 @@ WRITE_BACK = 32 << 20
 
 
 class OutputFiles:
-    """All files that are being written. `held` counts bytes in memory, `size` bytes in the files."""
+    """All files that are being written: here a single one.
+
+    `held` counts bytes in memory, `size` bytes in the files.
+    """
 
     def __init__(self, files: OpenFiles, encoding: FileFormat) -> None:
         self.files = files
@@ -43,10 +48,6 @@ class OutputFiles:
     def __iter__(self) -> Iterator["OutputFile"]:
         return iter(self._outputs)
 
-    def newest(self, folder: str) -> "OutputFile | None":
-        """Return the file with a folder's last part; None if it has no file."""
-        return self._newest.get(folder)
-
     def open(self, entry: PartialFile, head: bytes, *, exists: bool) -> "OutputFile":
         """Continue an existing file, or begin one, which is created on the first write."""
         output = OutputFile(self.files, self.encoding, entry, head, exists=exists)
@@ -56,13 +57,20 @@ class OutputFiles:
         self._newest[output.folder] = output
         return output
 
-    def append(self, output: "OutputFile", piece: Piece, *, whole: bool) -> None:
-        """Take rows for one of the files; `whole` if their transactions end in the same slice."""
-        held, size = output.held, output.now.size
-        output.append(piece, whole=whole)
-        self.held += output.held - held
-        self.size += output.now.size - size
-        self._unsaved[output] = None
+    def append(self, encoded: EncodedSlice) -> None:
+        """Append each piece of a slice to its file."""
+        for piece in encoded.pieces:
+            output = self._file_for(piece)
+            held, size = output.held, output.now.size
+            output.append(piece, whole=encoded.edge is not None)
+            self.held += output.held - held
+            self.size += output.now.size - size
+            self._unsaved[output] = None
+
+    def _file_for(self, piece: Piece) -> "OutputFile":
+        assert not piece.head, "a file for one table only"
+        (output,) = self._outputs
+        return output
 
     @property
     def unsynced(self) -> bool:
@@ -124,6 +132,65 @@ class OutputFiles:
         """Forget all files: they are finished."""
         self._outputs, self._newest, self._unsaved = [], {}, {}
         self.held = self.size = 0
+
+
+class TableFiles(OutputFiles):
+    """The files of a directory's open segment: one for each table.
+
+    A file that is full, at `full_size` bytes, or whose table has changed goes on in another part. `schemas`
+    are the schema files of all tables.
+    """
+
+    def __init__(self, files: OpenFiles, encoding: FileFormat, full_size: int | None) -> None:
+        super().__init__(files, encoding)
+        self.schemas = SchemaFiles(files)
+        self.segment = 1
+        self._full_size = full_size
+        self._folders: dict[tuple[str, str], str] = {}
+        self._names = TableFolders(())
+
+    def start(self, segment: int, folders: Iterable[str]) -> None:
+        """Go on with this segment, in a directory that has these folders."""
+        self.segment = segment
+        self._names = TableFolders(folders)
+
+    def append(self, encoded: EncodedSlice) -> None:
+        """Append each piece of a slice to its file, and note all its tables for the schema files."""
+        for table in encoded.tables:
+            self.schemas.note(table)
+        super().append(encoded)
+
+    def _file_for(self, piece: Piece) -> "OutputFile":
+        schema = None if piece.table is None else self.schemas.note(piece.table)
+        folder = self._folder(piece)
+        newest = self._newest.get(folder)
+        if newest is None:
+            return self._create(folder, piece, schema, 1)
+        full = self._full_size is not None and newest.now.size >= self._full_size
+        if full or newest.head != piece.head or newest.schema != schema:
+            return self._create(folder, piece, schema, newest.part + 1)
+        return newest
+
+    def _folder(self, piece: Piece) -> str:
+        if piece.table is None:
+            return piece.target
+        name = piece.table.schema, piece.table.name
+        if name not in self._folders:
+            self._folders[name] = self._names.name(*name)
+        return self._folders[name]
+
+    def _create(self, folder: str, piece: Piece, schema: str | None, part: int) -> "OutputFile":
+        suffix = self.encoding.suffix + PARTIAL
+        name = file_name(self.segment, piece.first_commit_lsn, part, suffix)
+        entry = PartialFile(
+            path=f"{folder}/{name}" if folder else name,
+            state=FileState(),
+            part=part,
+            table=piece.target or None,
+            schema=schema,
+            head_size=len(piece.head),
+        )
+        return self.open(entry, piece.head, exists=False)
 
 
 class OutputFile:
