@@ -257,7 +257,8 @@ class ProgressLine:
         # The server sends uncommitted transactions again.
         totals.spooled = 0
         rate = totals.rows / max(time.monotonic() - self._began, 0.001)
-        write_message("info", self._text(totals, rate))
+        # A run that mostly waited has no rate worth a word.
+        write_message("info", self._text(totals, rate) if rate >= 1 else _reached(totals))
 
     def _text(self, totals: "RunTotals", rate: float) -> str:
         if totals.snapshot_bytes is not None:

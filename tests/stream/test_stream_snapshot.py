@@ -384,7 +384,18 @@ def test_progress_says_that_a_large_transaction_comes(capsys, monkeypatch):
     line(RunTotals(rows=60_000, spooled=47 << 20, durable_lsn=Lsn(1 << 20)))
     assert capsys.readouterr().err.startswith("pgcdc: 1,000 rows/s, lag 0 bytes, ")
     line.end(RunTotals(spooled=47 << 20, durable_lsn=Lsn(1 << 20)))
-    assert capsys.readouterr().err.startswith("pgcdc: 0 rows/s, lag 0 bytes, durable to 0/100000; ")
+    assert capsys.readouterr().err.startswith("pgcdc: lag 0 bytes, durable to 0/100000; ")
+
+
+def test_the_last_line_has_a_rate_only_if_there_is_one(capsys, monkeypatch):
+    now = time.monotonic()
+    for rows, begin in ((59, ""), (60_000, "1,000 rows/s, ")):
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        line = ProgressLine(shown=True)
+        monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+        line.end(RunTotals(rows=rows, transactions=1, durable_lsn=Lsn(1 << 20)))
+        expected = f"{begin}lag 0 bytes, durable to 0/100000; {rows:,} rows in 1 transaction"
+        assert capsys.readouterr().err == f"pgcdc: {expected}\n"
 
 
 def test_about_how_many_rows_are_to_come_is_what_analyze_found(source, tmp_path):
