@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -241,6 +242,28 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Conta
         "  ".join(fit(cell, width) for fit, cell, width in zip(justify, row, widths, strict=True)).rstrip()
         for row in cells
     ]
+
+
+def fitted(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    dispensable: Iterable[str],
+    numbers: Container[str] = (),
+) -> list[str]:
+    """Make a table; on a narrow terminal without some of the dispensable columns, in their order."""
+    lines = table(headings, rows, numbers)
+    for name in dispensable:
+        if fits(lines):
+            break
+        left_out = headings.index(name)
+        headings, *rows = ([*row[:left_out], *row[left_out + 1 :]] for row in (headings, *rows))
+        lines = table(headings, rows, numbers)
+    return lines
+
+
+def fits(lines: Iterable[str]) -> bool:
+    """Whether no line would wrap; anywhere but on a terminal, none does."""
+    return not sys.stdout.isatty() or max(map(len, lines)) <= shutil.get_terminal_size().columns
 
 
 def text_of(value: object) -> str | None:

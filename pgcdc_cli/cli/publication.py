@@ -2,7 +2,7 @@
 
 import json as json_text
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from shlex import quote
@@ -12,7 +12,7 @@ import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, hints, table, warn, write
+from pgcdc_cli.cli.printing import facts, fits, fitted, hints, warn, write
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.terminal import identifier
 
@@ -292,7 +292,10 @@ def drop(
 @app.command("list", cls=Command, epilog=examples("pgcdc publication list -d shop"))
 @connecting
 def list_publications(*, conninfo: str, json: Json = False) -> None:
-    """List the database's publications. --json prints one object per line."""
+    """List the database's publications.
+
+    Some columns are left out on a narrow terminal. --json prints one object per line.
+    """
     from pgcdc_cli.catalog import Catalog
 
     with Catalog(conninfo) as catalog:
@@ -301,9 +304,18 @@ def list_publications(*, conninfo: str, json: Json = False) -> None:
         for publication in publications:
             write(json_text.dumps(asdict(publication)))
     else:
-        headings = ["NAME", "OWNER", "TABLES", "OPERATIONS", "VIA ROOT"]
-        for line in table(headings, map(_cells, publications)):
+        for line in _list(publications):
             write(line)
+
+
+def _list(publications: "Sequence[Publication]") -> list[str]:
+    """Make a table; it says less about each publication on a narrow terminal."""
+    headings = ["NAME", "OWNER", "TABLES", "OPERATIONS", "VIA ROOT"]
+    lines = fitted(headings, [_cells(one) for one in publications], ("OWNER", "VIA ROOT"))
+    if fits(lines):
+        return lines
+    short = [_cells(one, named=1, all_operations="all") for one in publications]
+    return fitted(headings, short, ("OWNER", "VIA ROOT", "OPERATIONS"))
 
 
 @app.command("show", cls=Command, epilog=examples("pgcdc publication show shop_pub -d shop"))
@@ -332,12 +344,15 @@ def _find(catalog: "Catalog", name: str) -> "Publication":
     return publication
 
 
-def _cells(publication: "Publication") -> list[str]:
+def _cells(
+    publication: "Publication", named: int = 3, all_operations: str = ", ".join(OPERATIONS)
+) -> list[str]:
     tables = [_name(entry) for entry in publication.tables]
     objects = [*tables, *(f"{identifier(schema)}.*" for schema in publication.schemas)]
-    shown = "all" if publication.all_tables else ", ".join(objects[:3]) or "none"
-    more = f" and {len(objects) - 3} more" if len(objects) > 3 else ""
-    operations = ", ".join(publication.operations) or "none"
+    shown = "all" if publication.all_tables else ", ".join(objects[:named]) or "none"
+    more = f" and {len(objects) - named} more" if len(objects) > named else ""
+    every = publication.operations == OPERATIONS
+    operations = all_operations if every else ", ".join(publication.operations) or "none"
     return [
         publication.name,
         publication.owner,

@@ -1,7 +1,6 @@
 """`pgcdc slot`: create, inspect, change and drop replication slots."""
 
 import json as json_text
-import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -12,7 +11,7 @@ import typer
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, hints, human_bytes, say, table, text_of, warn, write
+from pgcdc_cli.cli.printing import facts, fitted, hints, human_bytes, say, text_of, warn, write
 from pgcdc_cli.cli.watch import Interval, Watch, repeat
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
@@ -368,6 +367,8 @@ def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, inter
 
 
 _SIZES = ("RETAINED", "LAG", "SAFE")
+_DISPENSABLE = ("RESTART", "PLUGIN", "LOST", "DATABASE", "CONFIRMED", "PID", "SAFE", "LAG")
+"""Columns in the order in which a narrow terminal loses them; `slot show` has them."""
 
 
 def _list(slots: Iterable["Slot"]) -> list[str]:
@@ -384,20 +385,7 @@ def _list(slots: Iterable["Slot"]) -> list[str]:
         "WAL",
         "LOST",
     ]
-    return _fitting(headings, list(map(_cells, slots)))
-
-
-def _fitting(headings: list[str], rows: list[list[str]]) -> list[str]:
-    """Drop less important columns on a terminal that is too narrow; `slot show` has them."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    lines = table(headings, rows, _SIZES)
-    for dispensable in ("RESTART", "PLUGIN", "LOST", "DATABASE", "CONFIRMED", "PID", "SAFE", "LAG"):
-        if max(map(len, lines)) <= width:
-            break
-        left_out = headings.index(dispensable)
-        headings, *rows = ([*row[:left_out], *row[left_out + 1 :]] for row in (headings, *rows))
-        lines = table(headings, rows, _SIZES)
-    return lines
+    return fitted(headings, list(map(_cells, slots)), _DISPENSABLE, _SIZES)
 
 
 @app.command("show", cls=Command, epilog=examples("pgcdc slot show shop_slot -d shop"))

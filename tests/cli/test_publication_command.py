@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from servers import remove
 from standbys import standby
 
-from pgcdc_cli.catalog import PublishedTable
-from pgcdc_cli.cli.publication import published_table
+from pgcdc_cli.catalog import Publication, PublishedTable
+from pgcdc_cli.cli.publication import _list, published_table
 from pgcdc_cli.formats.terminal import identifier
 
 READ_ONLY = (
@@ -123,6 +123,24 @@ def test_list(any_shop, pgcdc):
         "nothing  postgres  none                           insert, update, delete, truncate  no\n"
         'p        postgres  public.orders, "Odd.Schema".*  insert, update, delete, truncate  no\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("width", "heading", "row"),
+    [
+        (100, "NAME  TABLES  OPERATIONS  VIA ROOT", "p  public.t1, public.t2, public.t3 and 1 more"),
+        (60, "NAME  OWNER  TABLES  OPERATIONS  VIA ROOT", "p  postgres  public.t1 and 3 more  all  no"),
+        (30, "NAME  TABLES", "p  public.t1 and 3 more"),
+    ],
+)
+def test_a_narrow_terminal_gets_a_shorter_list(monkeypatch, width, heading, row):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    tables = tuple(PublishedTable("public", f"t{number}") for number in range(1, 5))
+    lines = _list([Publication("p", tables=tables, owner="postgres")])
+    assert max(map(len, lines)) <= width
+    assert re.sub("  +", "  ", lines[0]) == heading
+    assert re.sub("  +", "  ", lines[1]).startswith(row)
 
 
 def test_one_without_tables_is_warned_of(any_shop, pgcdc):
