@@ -342,7 +342,7 @@ def sink_for(
     if target.invalid_text not in {None, encoding.capabilities.invalid_text}:
         options |= {"invalid_text": str(target.invalid_text)}
     if target.connector is not None:
-        options |= {"connector": target.connector.fingerprint, "record": str(target.values_only)}
+        options |= {**target.connector.recorded, "record": str(target.values_only)}
     if target.wal2json is not None:
         options |= target.wal2json.changed
     settings = SinkSettings(

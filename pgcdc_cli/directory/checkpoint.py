@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from os.path import commonprefix
 from pathlib import PurePath
 from typing import cast, get_args
 
@@ -29,6 +30,8 @@ _OLDER_SERVER = (
     "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
 )
 
+_AROUND = 30
+"""Characters of a long option that an error shows before and after the place where it changed."""
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')
 
 
@@ -184,16 +187,41 @@ def allow_mending(checkpoint: Checkpoint, ours: Mapping[str, str], default: Inva
 
 
 def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
-    """Raise USAGE if the checkpoint at `path` has another format or other options."""
-    for name in sorted(ours.keys() | theirs.keys()):
-        if ours.get(name) != theirs.get(name):
-            now = ours.get(name, "not set")
-            change = f"not {now}" if name in ours and name in theirs else f"and now it is {now}"
-            raise PgcdcError(
-                ErrorKind.USAGE,
-                f'could not continue from "{path}": its {name} is {theirs.get(name, "not set")}, {change}',
-                hint="use the same options as before, or another directory or file and a new slot",
-            )
+    """Raise USAGE if the checkpoint at `path` has another format or other options.
+
+    An option such as connector.topic.prefix, beside the option connector, only tells what differs if that
+    does.
+    """
+    differing = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    details = [name for name in differing if name.partition(".")[0] in ours.keys() & theirs.keys() - {name}]
+    for name in (name for name in differing if name not in details):
+        parts = [one for one in theirs if one.startswith(f"{name}.")]
+        # A checkpoint of an older version has no details.
+        found = [one for one in details if one.startswith(f"{name}.")] if parts else []
+        raise _other_option(path, found[0] if found else name, ours, theirs)
+
+
+def _other_option(path: str, name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> PgcdcError:
+    old, now = _shortened(theirs.get(name, "not set"), ours.get(name, "not set"))
+    change = f"not {now}" if name in ours and name in theirs else f"and now it is {now}"
+    return PgcdcError(
+        ErrorKind.USAGE,
+        f'could not continue from "{path}": its {name} is {old}, {change}',
+        hint="use the same options as before, or another directory or file and a new slot",
+    )
+
+
+def _shortened(one: str, other: str) -> tuple[str, str]:
+    """Shorten two long texts to the places where they begin to differ."""
+    begin = max(len(commonprefix([one, other])) - _AROUND, 0)  # noqa: RUF071 - characters are meant
+    if max(len(one), len(other)) <= 2 * _AROUND:
+        return one, other
+
+    def part(text: str) -> str:
+        end = begin + 2 * _AROUND
+        return f"{'...' if begin else ''}{text[begin:end]}{'...' if end < len(text) else ''}"
+
+    return part(one), part(other)
 
 
 def encode(checkpoint: Checkpoint) -> bytes:

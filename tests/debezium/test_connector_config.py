@@ -234,3 +234,43 @@ def test_the_prefix_is_missed():
     with pytest.raises(PgcdcError, match=r"topic\.prefix"):
         connector_config({})
     assert isinstance(config(), ConnectorConfig)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["table.include.list", "column.mask.with.3.chars", "message.key.columns", "predicates.p.pattern"],
+)
+def test_the_end_of_a_long_pattern_counts(name):
+    plain = {
+        "topic.prefix": "shop",
+        "transforms": "unwrap",
+        "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+        "transforms.unwrap.predicate": "p",
+        "predicates": "p",
+        "predicates.p.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
+        "predicates.p.pattern": "x",
+    }
+    long = f"public.({'|'.join(f'table{number}' for number in range(50))})"
+    found = {connector_config(plain | {name: f"{long}{end}"}).fingerprint for end in (":a", ":b", ":b")}
+    assert len(found) == 2
+
+
+def test_a_checkpoint_has_the_properties_that_events_depend_on_and_no_secrets():
+    given = {
+        "topic.prefix": "shop",
+        "table.include.list": "public.orders",
+        "transforms": "unwrap",
+        "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+        "database.password": "secret",
+        "slot.name": "s",
+        "column.mask.hash.SHA-256.with.salt.CzQMA": "public.a.b",
+        "unknown.property": "secret",
+    }
+    config = connector_config(given)
+    assert config.recorded == {
+        "connector": config.fingerprint,
+        "connector.topic.prefix": "shop",
+        "connector.table.include.list": "public.orders",
+        "connector.transforms": "unwrap",
+        "connector.transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+    }

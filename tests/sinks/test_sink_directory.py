@@ -549,6 +549,27 @@ def test_other_options_are_a_usage_error_that_says_so(tmp_path):
     open_sink(tmp_path / "d").close()
 
 
+def test_what_differs_in_many_or_long_options_is_named():
+    tables = [f"public.table{number}" for number in range(50)]
+    old = {"connector": "a1", "connector.tables": ",".join(tables), "connector.prefix": "shop"}
+
+    def reason(**changes: str) -> str:
+        return error_of(lambda: check_options("c", {**old, **changes}, old)).message.partition(": ")[2]
+
+    assert reason(connector="b2", **{"connector.prefix": "x"}) == "its connector.prefix is shop, not x"
+    assert reason(connector="b2") == "its connector is a1, not b2"
+    more = ",".join([*tables[:30], "public.orders", *tables[30:]])
+    assert reason(connector="b2", **{"connector.tables": more}) == (
+        "its connector.tables is ...table28,public.table29,public.table30,public.table31,public....,"
+        " not ...table28,public.table29,public.orders,public.table30,public.t..."
+    )
+    # The same in other words, and a directory of an older version.
+    check_options("c", {**old, "connector.flag": "TRUE"}, {**old, "connector.flag": "true"})
+    check_options("c", old, {"connector": "a1"})
+    error = error_of(lambda: check_options("c", {**old, "connector": "b2"}, {"connector": "a1"}))
+    assert "its connector is a1, not b2" in error.message
+
+
 @pytest.mark.parametrize("end_lsn", [Lsn(0), START])
 def test_only_a_snapshot_that_is_not_finished_must_go_on_with_its_options(tmp_path, end_lsn):
     """A finished one is refused later, for a better reason."""

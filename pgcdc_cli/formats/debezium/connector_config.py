@@ -2,8 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal, TypeAlias
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -122,9 +122,18 @@ _LATER: dict[str, object] = {"transforms": (), "extended_headers_enabled": True}
 """Attributes that were added when directories existed already, with the value that means their absence."""
 
 
+_NOT_OF_EVENTS = ("database_", "slot_", "publication_", "publish_")
+"""Beginnings of the attributes that events don't depend on."""
+_SHOWN_BY_REPR = 200
+"""Characters of a regular expression's text in its repr."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorConfig:
-    """A connector's configuration: Debezium's property names, underscores for dots, with 2.5's defaults."""
+    """A connector's configuration: Debezium's property names, underscores for dots, with 2.5's defaults.
+
+    `given` are the properties as they were written.
+    """
 
     topic_prefix: str
     topic_delimiter: str = "."
@@ -180,6 +189,7 @@ class ConnectorConfig:
     debezium_version: str = "2.5"
     masks: tuple[tuple[str, Patterns], ...] = ()
     transforms: tuple[Transform, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __hash__(self) -> int:
         """Hash just the prefix, fast: a run has one or two configurations, looked up for each batch."""
@@ -191,11 +201,26 @@ class ConnectorConfig:
         texts = [
             f"{name}={getattr(self, name)!r}"
             for name in self.__dataclass_fields__
-            if not name.startswith(("database_", "slot_", "publication_", "publish_"))
+            if name != "given"
+            and not name.startswith(_NOT_OF_EVENTS)
             # Left out if they have no effect, so that directories of older versions still match.
             and _LATER.get(name) != getattr(self, name)
         ]
+        texts += _long_patterns(self)
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What a checkpoint keeps: the fingerprint, and properties that tell what changed if that does.
+
+        Without the names of properties that contain a salt.
+        """
+        kept = {
+            f"connector.{name}": text
+            for name, text in self.given.items()
+            if ".with.salt." not in name and not name.replace(".", "_").startswith(_NOT_OF_EVENTS)
+        }
+        return {"connector": self.fingerprint, **kept}
 
     @property
     def placeholder_octets(self) -> bytes:
@@ -259,6 +284,19 @@ class ConnectorConfig:
         """Find the property that masks a column, by name."""
         name = f"{schema}.{table}.{column}"
         return next((rule for rule, patterns in self.masks if _any(patterns, name)), None)
+
+
+def _long_patterns(value: object) -> Iterator[str]:
+    """Yield the regular expressions in a value that its repr cuts off, after 200 characters."""
+    if isinstance(value, re.Pattern):
+        if len(repr(value.pattern)) > _SHOWN_BY_REPR:
+            yield value.pattern
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _long_patterns(one)
+    elif is_dataclass(value):
+        for member in fields(value):
+            yield from _long_patterns(getattr(value, member.name))
 
 
 def placeholder_octets(text: str) -> bytes:

@@ -425,7 +425,12 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
         **values,
         masks=tuple(sorted(masks, key=lambda mask: parse_mask(mask[0]).rank)),
         transforms=read_transforms(properties, values.get("debezium_version", "2.5")),
+        given={name: text for name, text in properties.items() if _has_effect(name)},
     )
+
+
+def _has_effect(name: str) -> bool:
+    return name in _BY_NAME or name.startswith(MASK_PREFIXES) or is_transform_property(name)
 
 
 def _check_text(name: str, text: str) -> None:
