@@ -80,6 +80,9 @@ AcceptGap = Annotated[
 AcceptPublications = Annotated[
     bool, typer.Option("--accept-publications", help="Continue with a different set of publications.")
 ]
+AcceptDatabase = Annotated[
+    bool, typer.Option("--accept-database", help="Continue after ALTER DATABASE ... RENAME.")
+]
 SnapshotWorkers = Annotated[
     str | None,
     typer.Option(

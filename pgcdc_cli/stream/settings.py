@@ -82,6 +82,7 @@ class StreamSettings:
     status_interval: float = 10.0
     accept_gap: bool = False
     accept_publications: bool = False
+    accept_database: bool = False
     use_catalog: bool = True
     snapshot: SnapshotPlan | None = None
     make_publication: "Callable[[Catalog], None] | None" = None

@@ -51,6 +51,10 @@ _NO_SNAPSHOT = (
 _UNFINISHED = "continue with --snapshot initial, which starts it over; or write to another directory or file"
 _SNAPSHOT_LOST = "later changes in the tables that are read are lost: start over in another directory or file"
 _NO_SLOT = "write to another directory or file; --snapshot initial begins a stream with the existing rows"
+_RENAMED = (
+    "if it was renamed (ALTER DATABASE ... RENAME): --accept-database; otherwise "
+    + ErrorKind.SOURCE_CHANGED.rule.hint
+)
 _OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create makes one"
 
 
@@ -253,6 +257,9 @@ class RunStart:
         """Return the checkpoint to go on with; None if there is none."""
         settings, checkpoint = self._settings, self._sink.checkpoint
         if checkpoint is not None:
+            if settings.accept_database:
+                # Its slot, which is this database's, is found by its position to have all changes since.
+                checkpoint = replace(checkpoint, source=replace(checkpoint.source, database=source.database))
             return check_source(
                 checkpoint,
                 source,
@@ -404,7 +411,7 @@ def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_NO_SLOT)
     check_system(ours, theirs.system_id)
     if ours.database != theirs.database:
-        raise changed("database", ours.database, theirs.database)
+        raise changed("database", ours.database, theirs.database, hint=_RENAMED)
     if ours.slot != theirs.slot:
         meant = f"did you mean -S {ours.slot}; or " if nearest(theirs.slot, [ours.slot]) else ""
         hint = meant + ErrorKind.SOURCE_CHANGED.rule.hint
