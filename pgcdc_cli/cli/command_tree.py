@@ -414,7 +414,7 @@ def usage_error(reason: str) -> typer.BadParameter:
 
 
 def refuse_unmatched(patterns: Sequence[str]) -> None:
-    """Raise USAGE, after the work is done, if patterns of --table matched nothing."""
+    """Raise USAGE if patterns of --table match nothing: after the work is done, or if there is none."""
     named = ", ".join(f'"{pattern}"' for pattern in patterns)
     if named:
         raise PgcdcError(

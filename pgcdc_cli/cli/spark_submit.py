@@ -170,7 +170,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     if_new: Annotated[
         bool,
         typer.Option(
-            "--if-new", help="Exit at once, without Spark, if there is nothing new.", rich_help_panel=WORK
+            "--if-new", help="Exit at once, without Spark, if there is nothing to do.", rich_help_panel=WORK
         ),
     ] = False,
     dry_run: Annotated[
@@ -199,6 +199,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     """
     from pgcdc_cli.spark.launch import SparkOptions, submit
     from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
+    from pgcdc_cli.spark.warehouse import matches_nothing
 
     if readers is not None and table_format == "iceberg":
         raise usage_error("--readers: Iceberg tables are the same for every reader")
@@ -229,6 +230,8 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         log_times()
         _follow(options, SparkOptions(master, talk.verbosity > 0, tuple(extra or ())), json=json)
         return
+    if matches_nothing(options):
+        refuse_unmatched(options.tables)
     if if_new and _is_up_to_date(options, json=json):
         return
     shows_progress = sys.stderr.isatty() and talk.verbosity >= 0

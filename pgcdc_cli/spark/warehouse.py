@@ -7,11 +7,11 @@ import fcntl
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -22,6 +22,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _ALL = ""
 _RECORD, _LOCK, _LOG = "_pgcdc.json", "_pgcdc.lock", "_pgcdc.log"
 _MANIFEST = "manifest.jsonl"
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,16 @@ def local_path(location: str) -> Path | None:
 
 def read_record(warehouse: str) -> list[MergedTable] | None:
     """Read how far a warehouse is merged; None if unknown. Raises PgcdcError (SPARK) if it is damaged."""
+    return _read(warehouse, lambda content: [MergedTable.from_json(row) for row in content["rows"]])
+
+
+def _read(warehouse: str, parse: Callable[[Mapping[str, Any]], Content]) -> Content | None:
     directory = local_path(warehouse)
     if directory is None:
         return None
     record = directory / _RECORD
     try:
-        content = json.loads(record.read_bytes())
-        return [MergedTable.from_json(row) for row in content["rows"]]
+        return parse(json.loads(record.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -78,7 +82,7 @@ def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
     None if something is, or if that can't be seen without Spark.
     """
     rows, directory = read_record(options.warehouse), local_path(options.input)
-    if rows is None or directory is None:
+    if rows is None or directory is None or _upkeep_is_due(options, rows):
         return None
     everything = [row for row in rows if row.table == _ALL and row.mode in options.modes]
     if len(everything) < len(options.modes) or options.unmatched({row.table for row in rows}):
@@ -94,6 +98,53 @@ def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
     behind = any(row.segment < newest for row in (*everything, *tables))
     foreign = any(row.stream_id != stream for row in everything for _, stream in segments)
     return None if behind or foreign else (everything[0].segment, everything[0].lsn)
+
+
+def matches_nothing(options: MergeOptions) -> bool:
+    """Whether no pattern of the options matches a table of the directory; False if only the job can tell.
+
+    That is so if segments were moved away, whose tables are only in the warehouse, or if a name needs quotes.
+    """
+    directory = local_path(options.input)
+    if directory is None or not options.tables:
+        return False
+    try:
+        lines = list(map(json.loads, (directory / _MANIFEST).read_bytes().split(b"\n")[:-1]))
+        whole = bool(lines) and lines[0]["segment"] == 1
+        names = {file["table"] for line in lines for file in line["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # the job says what is wrong with it
+    if not whole or any(name is None or name.count(".") > 1 for name in names):
+        return False
+    return len(options.unmatched(names)) == len(options.tables)
+
+
+def _upkeep_is_due(options: MergeOptions, rows: Sequence[MergedTable]) -> bool:
+    """Whether a table lacks, at its version, what the options ask for after a merge."""
+    if options.dry_run or not options.upkeep:
+        return False
+    done = _read(
+        options.warehouse, lambda content: {_version(**one): one for one in content.get("upkeep", ())}
+    )
+    wanted = (row for row in rows if row.table != _ALL and row.version is not None)
+    return any(
+        _lacks((done or {}).get((row.table, row.mode, row.version), {}), options)
+        for row in wanted
+        if options.selects(row.table)
+    )
+
+
+def _version(*, table: str, mode: str, version: int | None, **_: object) -> tuple[str, str, int | None]:
+    return table, mode, version
+
+
+def _lacks(done: Mapping[str, Any], options: MergeOptions) -> bool:
+    removed = done.get("retain")
+    return (
+        (options.compact and not done.get("compact"))
+        or (options.retain is not None and (removed is None or removed > options.retain))
+        or (options.readers is not None and done.get("readers") != options.readers)
+    )
 
 
 def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:

@@ -162,6 +162,27 @@ def test_a_pattern_that_fits_no_table_is_an_error_behind_the_summary(spark_home:
     )
 
 
+def test_a_pattern_that_fits_no_table_is_an_error_before_spark_is_started(
+    spark_home: Path, tmp_path: Path
+) -> None:
+    """Unless a table's segments may have been moved away, or another pattern fits."""
+    trace = spark_home.parent / "trace"
+    directory = Directory(tmp_path / "in", FORMATS["jsonl"])
+    for number in (1, 2):
+        directory.segment([(ONE, [Change("I", number * 10, 0, {"id": "1"})])])
+    for more in ((), ("--if-new",), ("--dry-run",)):
+        status, shown, error = run(spark_home, "--table", "shop.*", "--table", "public.oen", *more)
+        assert (status, shown, trace.exists()) == (2, "", False)
+        assert error.startswith('pgcdc: error: could not find "shop.*", "public.oen": no table with changes')
+    assert run(spark_home, "--table", "shop.*", "--table", "*.one")[0] == 0
+    assert trace.exists()
+    trace.unlink()
+    del directory.lines[0]
+    directory.write_manifest()
+    assert run(spark_home, "--table", "shop.*")[0] == 0
+    assert trace.exists()
+
+
 def test_another_merge_stops_this_one_before_spark_is_started(spark_home: Path) -> None:
     (spark_home.parent / "wh").mkdir()
     with (spark_home.parent / "wh" / "_pgcdc.lock").open("w") as lock:

@@ -369,8 +369,9 @@ class _MergeRun:
 
         This comes after the control table's last write: that holds what the marks of removed versions said.
         The versions after compaction are recorded before anything is removed, so that recorded versions can
-        always be read.
+        always be read. If all went well, that is recorded, too, for --if-new.
         """
+        warned = self._summary.warned
         if self._options.readers is not None:
             self._convert(control)
         rows = [row for row in control.rows.values() if self._is_kept_up(row)]
@@ -378,6 +379,8 @@ class _MergeRun:
             self._record(control, rows, _at_once(self._compacted, rows))
         if self._options.retain is not None and rows:
             _at_once(self._expire, [self._lake.control_location, *(str(row.path) for row in rows)])
+        if self._options.upkeep and self._summary.warned == warned:
+            control.keep_up([row for row in control.rows.values() if self._is_kept_up(row)], self._options)
 
     def _convert(self, control: ControlTable) -> None:
         wanted = [row for row in control.rows.values() if self._is_wanted(row)]
