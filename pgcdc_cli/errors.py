@@ -41,7 +41,9 @@ class ErrorKind(Enum):
     CONNECTION = Rule(3, True, "check that the server is running and reachable, and -h, -p and -d")
     NOT_READY = Rule(3, True, "the server is starting up or shutting down, or ended the session: run again")
     AUTHENTICATION = Rule(4, False, "check user, password (PGPASSWORD, ~/.pgpass or -W) and pg_hba.conf")
-    RIGHTS = Rule(4, False, "the role needs REPLICATION, and SELECT on what it reads")
+    RIGHTS = Rule(
+        4, False, "the role needs REPLICATION, and SELECT on what it reads: see pgcdc doctor --role NAME"
+    )
     SLOT_MISSING = Rule(5, False, "see which exist with: pgcdc slot list; or add --create-slot")
     SLOT_EXISTS = Rule(5, False, "drop it first, or add --if-not-exists")
     SLOT_ACTIVE = Rule(5, True, "another process is using it: see pgcdc slot list")

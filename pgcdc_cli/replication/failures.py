@@ -7,6 +7,7 @@ tells a server that refuses us from one that isn't there or isn't ready.
 
 import os
 import re
+from shlex import quote
 
 import psycopg
 from psycopg import sql
@@ -200,6 +201,8 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
     kind, hint = _refusal(conninfo, text)
     text = "; ".join([*_unresolved(conninfo, str(error)), _of_several_hosts(str(error)) or text])
     hint = _connect_grant(text, error) or hint
+    if kind is ErrorKind.RIGHTS and hint is None and error.pgconn is not None:
+        hint = kind.rule.hint.replace("NAME", quote(error.pgconn.user.decode(errors="surrogateescape")))
     if error.pgconn is not None and error.pgconn.needs_password:
         kind, hint = ErrorKind.AUTHENTICATION, None
     return PgcdcError(kind, f"could not connect to the server: {text}", hint=hint)

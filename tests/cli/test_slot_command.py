@@ -322,7 +322,8 @@ def test_no_right_to_replicate(database, pgcdc, role, name):
     assert ran.status == 4
     error, hint = ran.err.splitlines()
     assert error.startswith("pgcdc: error: could not connect to the server: ")
-    assert hint == "hint: the role needs REPLICATION, and SELECT on what it reads"
+    needs = "the role needs REPLICATION, and SELECT on what it reads"
+    assert hint == f"hint: {needs}: see pgcdc doctor --role {role}"
     assert not exists(database, name)
 
 

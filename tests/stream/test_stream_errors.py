@@ -126,7 +126,8 @@ def test_a_role_without_replication(source, tmp_path):
             f'"{source.server.socket_directory}/.s.PGSQL.5432" '
             "failed: FATAL: permission denied to start WAL sender "
             "DETAIL: Only roles with the REPLICATION attribute may start a WAL sender process.",
-            "the role needs REPLICATION, and SELECT on what it reads",
+            "the role needs REPLICATION, and SELECT on what it reads:"
+            f" see pgcdc doctor --role {role}",
         )  # fmt: skip
         assert position(source, slot) == before
         source.execute(f"ALTER ROLE {role} REPLICATION")
