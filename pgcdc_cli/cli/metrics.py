@@ -1,6 +1,7 @@
 """The metrics of a run for Prometheus: served on a port, or written to a file for node_exporter."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
+    from pgcdc_cli.catalog import Slot
     from pgcdc_cli.stream.settings import RunTotals
 
 _LOOPBACK = "127.0.0.1"
@@ -27,6 +29,12 @@ _FILE_MODE = 0o644
 _HEALTH = "/healthz"
 _SILENCE = 15 * 60.0
 """Seconds without a report until a run counts as hanging: it waits ten minutes for a lost server."""
+
+
+_SLOT_INTERVAL = 30.0
+"""Seconds between two questions for the slot."""
+_PATIENCE = 2.0
+"""Seconds that the end of a run waits for the last answer."""
 
 
 class Address(NamedTuple):
@@ -44,11 +52,54 @@ def address(text: str) -> Address:
     return Address(host.strip("[]") or _LOOPBACK, int(port))
 
 
-class RunMetrics:
-    """The latest totals of a run as Prometheus metrics; docs/metrics.md lists them."""
+class SlotWatch:
+    """Asks for the slot now and then, in a thread and a connection of its own: the stream waits for neither.
 
-    def __init__(self, slot: str) -> None:
+    `found` is the last answer, None if there was none: no slot, or no connection.
+    """
+
+    def __init__(self, conninfo: str, slot: str) -> None:
+        self._conninfo = conninfo
         self._slot = slot
+        self._ends = threading.Event()
+        self.found: Slot | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Watch, and ask once more at the end."""
+        from pgcdc_cli.catalog import Catalog  # noqa: F401 - imported before the thread needs it
+
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ends.set()
+            thread.join(_PATIENCE)
+
+    def _run(self) -> None:
+        ends = False
+        while not ends:
+            self.found = self._ask()
+            ends = self._ends.wait(_SLOT_INTERVAL)
+        self.found = self._ask()
+
+    def _ask(self) -> "Slot | None":
+        from pgcdc_cli.catalog import Catalog
+
+        try:
+            with Catalog(self._conninfo) as catalog:
+                return catalog.slot(self._slot)
+        except PgcdcError:
+            return None
+
+
+class RunMetrics:
+    """The latest totals of a run as Prometheus metrics, and its slot; docs/metrics.md lists them."""
+
+    def __init__(self, slot: str, watch: SlotWatch) -> None:
+        self._slot = slot
+        self._watch = watch
         self._began = time.time()
         self._totals: RunTotals | None = None
         self._seen = self._began
@@ -107,10 +158,18 @@ class RunMetrics:
             family.add_metric([self._slot], value)
             yield family
         ended = () if self._exit_status is None else (("pgcdc_exit_status", _ENDED, self._exit_status),)
-        for name, text, value in (*gauges, *ended):
+        for name, text, value in (*gauges, *_slot_gauges(self._watch.found), *ended):
             gauge = GaugeMetricFamily(name, text, labels=["slot"])
             gauge.add_metric([self._slot], value)
             yield gauge
+
+
+def _slot_gauges(slot: "Slot | None") -> Iterator[tuple[str, str, int]]:
+    if slot is not None and slot.retained_bytes is not None:
+        yield "pgcdc_slot_retained_bytes", "Bytes of WAL that the slot retains.", slot.retained_bytes
+    if slot is not None and slot.safe_wal_bytes is not None:
+        text = "Bytes of WAL that may still be written before the slot is in danger."
+        yield "pgcdc_slot_safe_wal_bytes", text, slot.safe_wal_bytes
 
 
 _HANGS = ("503 Service Unavailable", b"no progress for 15 minutes\n")
@@ -120,8 +179,9 @@ _ENDED = "How the run ended; present once it has."
 class MetricsOutput:
     """The output of a run's metrics; without port and file there is none."""
 
-    def __init__(self, slot: str, port: Address | None, file: Path | None) -> None:
-        self._metrics = RunMetrics(slot)
+    def __init__(self, conninfo: str, slot: str, port: Address | None, file: Path | None) -> None:
+        self._watch = SlotWatch(conninfo, slot)
+        self._metrics = RunMetrics(slot, self._watch)
         self._port = port
         self._file = file
         self._wanted = port is not None or file is not None
@@ -152,7 +212,8 @@ class MetricsOutput:
                 self._write(self._file)
             status = ErrorKind.UNEXPECTED.rule.exit_status
             try:
-                yield
+                with self._watch.running():
+                    yield
                 status = 0
             except PgcdcError as error:
                 status = error.kind.rule.exit_status

@@ -66,10 +66,11 @@ def status(  # noqa: PLR0913 - a command's options
     """Show a stream's progress: files, slot, merge.
 
     Looks up the slot if a server is given, by options or PG* variables: "retained" is the WAL that the slot
-    keeps, "lag" the part that is not yet confirmed. To read all tables as of one moment, use SELECT ...
-    VERSION AS OF their VERSION; --json has the queries. --watch adds how fast WAL is written. These are
-    errors: another server, or an older copy of it; a slot that is missing, invalidated, or past the
-    checkpoint; a file that --verify finds missing or damaged.
+    keeps, "safe" how much more may be written before it is in danger, "lag" the part that is not yet
+    confirmed. To read all tables as of one moment, use SELECT ... VERSION AS OF their VERSION; --json has
+    the queries. --watch adds how fast WAL is written. These are errors: another server, or an older copy of
+    it; a slot that is missing, invalidated, or past the checkpoint; a file that --verify finds missing or
+    damaged.
     """
     if watch and verify:
         raise usage_error("--verify: with --watch, all files would be read each time")
@@ -310,6 +311,8 @@ def _slot_facts(slot: "Slot | None") -> Iterator[tuple[str, str]]:
     yield "read by", reader_of(slot)
     yield "confirmed", text_of(slot.confirmed_flush_lsn) or "-"
     yield "retained", human_bytes(slot.retained_bytes)
+    if slot.safe_wal_bytes is not None:
+        yield "safe", human_bytes(slot.safe_wal_bytes)
     yield "lag", human_bytes(slot.lag_bytes)
     if slot.lost:
         yield "invalidated", slot.lost

@@ -222,7 +222,8 @@ def stream(  # noqa: PLR0913 - a command's options
     if config is not None:
         settings = with_connector(settings, config, workers)
     port = None if metrics_port is None else address(metrics_port)
-    _run(settings, target, ProgressLine(shown=shown), MetricsOutput(source.slot, port, metrics_file))
+    metrics = MetricsOutput(source.conninfo, source.slot, port, metrics_file)
+    _run(settings, target, ProgressLine(shown=shown), metrics)
 
 
 def _say_nothing_is_taken(slot: str) -> None:

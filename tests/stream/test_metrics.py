@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from processes import stream_command, wait_until
 from prometheus_client.parser import text_string_to_metric_families
-from stream_runs import NOW, end_of_log, insert, stream
+from stream_runs import NOW, end_of_log, insert, make_slot, stream
 
 from pgcdc_cli.cli import metrics
 from pgcdc_cli.stream.settings import RunTotals
@@ -63,7 +63,7 @@ def test_a_running_stream_answers(source, follow, tmp_path, port):
 
 def test_a_run_that_reports_nothing_for_long_is_not_healthy(port, monkeypatch):
     """Before its first report, a stream may wait for its slot, however long."""
-    output = metrics.MetricsOutput("s", metrics.Address("127.0.0.1", port), None)
+    output = metrics.MetricsOutput("host=/nowhere", "s", metrics.Address("127.0.0.1", port), None)
     with output.open():
         monkeypatch.setattr(metrics, "_SILENCE", 0)
         assert health(port) == (200, b"ok\n")
@@ -118,7 +118,35 @@ def test_the_guide_lists_every_metric(source, tmp_path, pytestconfig):
     file = tmp_path / "pgcdc.prom"
     stream(source.uri, source.create_slot(), "-f", "-", "--endpos", "now", "--metrics-file", str(file))
     guide = (pytestconfig.rootpath / DOCUMENT).read_text()
-    assert set(values(file.read_text())) == set(re.findall(r"^\| `(pgcdc_\w+)`", guide, re.MULTILINE))
+    listed = set(re.findall(r"^\| `(pgcdc_\w+)`", guide, re.MULTILINE))
+    # By default the server sets no limit.
+    assert listed - {"pgcdc_slot_safe_wal_bytes"} == set(values(file.read_text()))
+
+
+def test_how_near_the_slot_is_to_being_lost(own_server, tmp_path, monkeypatch):
+    server = own_server(18, settings={"max_slot_wal_keep_size": "1GB"})
+    make_slot(server.uri(), "s")
+    monkeypatch.setattr(metrics, "_SLOT_INTERVAL", 0.1)
+    watch = metrics.SlotWatch(server.uri(), "s")
+    with psycopg.connect(server.uri(), autocommit=True) as admin, watch.running():
+        before = wait_until(lambda: watch.found)
+        admin.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 20000000))")
+        now = wait_until(lambda: (now := watch.found) and now.retained_bytes > 20_000_000 and now)
+        assert now.safe_wal_bytes < before.safe_wal_bytes
+        server.pg_ctl("stop", "-m", "fast")
+        wait_until(lambda: watch.found is None)
+    server.pg_ctl("restart")
+    file = tmp_path / "pgcdc.prom"
+    run = stream(server.uri(), "s", "-D", str(tmp_path / "d"), *NOW, "--metrics-file", str(file))
+    assert (run.returncode, run.stderr) == (0, "")
+    found = values(file.read_text())
+    assert found["pgcdc_slot_retained_bytes"] > 0
+    assert found["pgcdc_slot_safe_wal_bytes"] > 900_000_000
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("SELECT pg_drop_replication_slot('s')")
+    run = stream(server.uri(), "s", "-D", str(tmp_path / "d"), *NOW, "--metrics-file", str(file))
+    assert run.returncode == 5
+    assert "pgcdc_slot_retained_bytes" not in values(file.read_text())
 
 
 def test_what_can_not_be_had_is_refused_before_the_stream(source, tmp_path, port):
