@@ -98,7 +98,6 @@ class RetryPolicy:
         self._connected_at = time.monotonic()
         away = None if self._lost_at is None else self._connected_at - self._lost_at
         self._lost_at = None
-        self._left = False
         self.server_is_there = True
         self._said = ""
         self._away.reset()

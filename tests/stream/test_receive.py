@@ -170,5 +170,7 @@ def test_a_signal_or_the_clock_ends_the_wait_for_the_rest():
 
 
 def test_what_the_server_sent_last_comes_at_once():
-    received = receiver(Wire(Received(sent("BI"), None, closed=True)), pace=60.0).receive()
-    assert (tags(received), received.closed) == ("BI", True)
+    """Nothing may be read after that: it would be an error of its own."""
+    wire = Wire(Received(sent("BI"), None, closed=True), FAILURE)
+    received = receiver(wire, pace=60.0).receive()
+    assert (tags(received), received.closed, wire.looks) == ("BI", True, 1)

@@ -77,6 +77,13 @@ def test_what_is_tried_every_second_is_told_when_it_changes_and_twice_a_minute(c
     assert told == [0, REMINDER, 2 * REMINDER, 70]
 
 
+def test_each_loss_of_a_connection_is_told(clock):
+    retries = RetryPolicy(loop=True)
+    for _ in range(3):
+        connected(retries, clock, STEADY)
+        assert retries.level_of("lost") == logging.WARNING
+
+
 def test_a_connection_that_lasted_is_tried_again_at_once(clock):
     retries = RetryPolicy(loop=True)
     assert connected(retries, clock, STEADY / 2) is not None
@@ -94,6 +101,18 @@ def test_a_first_connection_is_tried_for_a_moment_a_later_one_for_minutes(clock)
     assert retries.after(LOST, HERE) is not None
     clock.now += 1
     assert retries.after(LOST, HERE) is None
+
+
+def test_an_outage_that_is_over_counts_no_more(clock):
+    """Neither its time, which would be too much some day, nor how slowly the server was tried at its end."""
+    retries = RetryPolicy(loop=True)
+    for _ in range(5):
+        connected(retries, clock, STEADY)
+        clock.now += GIVE_UP_AFTER / 2
+        waits = [retries.after(LOST, HERE) for _ in range(10)]
+        assert None not in waits
+        assert waits[0] <= FIRST_WAIT
+        assert retries.connected() == GIVE_UP_AFTER / 2
 
 
 def fault(number: int) -> PgcdcError:
