@@ -150,6 +150,12 @@ def test_keepalives_alone_are_no_reason_to_wait_on():
     assert (tags(received), received.keepalive.wal_end) == ("BI", 7)
 
 
+def test_of_several_keepalives_the_last_one_counts_and_a_reply_that_any_asked_for():
+    pieces = Received(sent("BI"), Keepalive(Lsn(7), reply_requested=True)), came("I", 8), came("C")
+    received = receiver(Wire(*pieces)).receive()
+    assert (tags(received), received.keepalive) == ("BIIC", Keepalive(Lsn(8), reply_requested=True))
+
+
 def test_of_any_plugin_what_rushes_in_is_one_batch(clock):
     rush, few = came("x" * 20), came("xx")
     batches = receiver(Wire(rush, rush, rush, few, rush), raw=True)
