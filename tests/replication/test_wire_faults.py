@@ -160,6 +160,18 @@ def test_the_warning_of_a_skipped_publication_is_known_in_any_language(connected
     assert b"C" not in [frame[XLOGDATA_HEADER:] for frame in frames]
 
 
+def test_after_the_warning_of_a_skipped_publication_nothing_counts_even_if_the_connection_ends(
+    connected,
+):
+    server, stream = connected()
+    warning = error("55000", 'skipped loading publication "p"', "WARNING", b"N")
+    server.send(xlogdata(1, b"B") + warning + xlogdata(2, b"C") + error("57P01", "terminating", "FATAL"))
+    server.hang_up()
+    frames, failure = receive_all(stream)
+    assert failure.kind is ErrorKind.PUBLICATION
+    assert b"C" not in [frame[XLOGDATA_HEADER:] for frame in frames]
+
+
 @pytest.mark.parametrize(("sqlstate", "text"), [("55000", "about apples"), ("01000", 'about "p"')])
 def test_other_warnings_are_logged_once_and_stop_nothing(connected, caplog, sqlstate, text):
     server, stream = connected()
