@@ -458,8 +458,8 @@ def test_a_commit_of_what_was_never_seen_is_a_gap(spools):
     assert len(streams.warnings) == 1
 
 
-@pytest.mark.parametrize(("end", "kind"), [(COMMITTED, "K"), (ROLLED_BACK, "r")])
-def test_at_prepare_the_changes_come_at_once_and_their_end_later(spools, end, kind):
+@pytest.mark.parametrize(("end", "kind", "commit_lsn"), [(COMMITTED, "K", 1000), (ROLLED_BACK, "r", 990)])
+def test_at_prepare_the_changes_come_at_once_and_their_end_later(spools, end, kind, commit_lsn):
     streams = connection(spools, at_prepare=True)
     slices = taken(streams, *PREPARED)
     assert values(slices) == [(b"1", b"a")]
@@ -467,14 +467,14 @@ def test_at_prepare_the_changes_come_at_once_and_their_end_later(spools, end, ki
         "B",
         "P",
     ]
+    assert spools.size == 0, "nothing is kept of what was given out"
     known = slices[-1].edge.prepared
     assert known == (Prepared(XID, GID, Lsn(990)),)
     streams = connection(spools, at_prepare=True, skip_before=995, known=known)
     assert taken(streams, *PREPARED) == []
     (part,) = taken(streams, end)
-    assert [(boundary.kind, boundary.gid) for boundary in chain.from_iterable(part.boundaries)] == [
-        (kind, GID)
-    ]
+    ((found,),) = part.boundaries
+    assert (found.kind, found.gid, found.stamp.commit_lsn) == (kind, GID, commit_lsn)
     assert part.edge.prepared == ()
 
 
