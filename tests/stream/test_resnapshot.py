@@ -491,6 +491,28 @@ def test_a_table_that_is_published_later(database18, tmp_path):
     assert found == [("U", "after"), ("R", "before"), ("R", "after")]
 
 
+def test_who_wrote_before_a_table_was_published_is_waited_for(database18, tmp_path, follow):
+    """The stream lacks those changes, and the newer of two transactions may be the first to end."""
+    database18.execute(TABLES)
+    database18.execute(
+        "CREATE TABLE late (id int PRIMARY KEY, b text); INSERT INTO late VALUES (1, 'before')"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    with psycopg.connect(database18.uri) as publishing, psycopg.connect(database18.uri) as writing:
+        publishing.execute("ALTER PUBLICATION pub ADD TABLE late")
+        writing.execute("UPDATE late SET b = 'after'")
+        publishing.commit()
+        run = follow(database18.uri, slot, out, "-D", str(out), "--resnapshot", "public.late", *OFTEN)
+        wait_until(lambda: progress(out)["stage"] != "none")
+        for number in (1, 2):
+            goes_on(database18, out, number)
+        assert progress(out)["rows"] == 0
+        writing.commit()
+    wait_until(lambda: progress(out)["stage"] == "done")
+    assert run.stop()[0] == 0
+    assert [(op, new["b"]) for op, _, _, new, _ in lines(out, "public.late")] == [("R", "after")]
+
+
 def test_publications_decide_which_rows_and_columns(database18, tmp_path):
     database18.execute(
         "CREATE TABLE root (id int, b int, c int, g int GENERATED ALWAYS AS (b + 1) STORED,"
