@@ -12,7 +12,7 @@ import resource
 import select
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -47,6 +47,10 @@ _SYNC_FILE_RANGE_WRITE = 2
 _MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
 _LOCK_LOST = "nothing beyond the last checkpoint was confirmed: put the folder back, and run again"
 _NAME_LOST = "nothing beyond the last checkpoint was confirmed: put the file back, and run again"
+_CHANGED = (
+    "nothing beyond the last checkpoint was confirmed: see that only pgcdc writes to it (with logrotate,"
+    " no copytruncate), and run again"
+)
 _CHECK_MODE = "check the owner and mode of the path and its folder, and which user runs pgcdc"
 _MISSING = "a folder of the path is missing: create it, or put it back if it was removed"
 _HINTS = {
@@ -125,6 +129,15 @@ class Disk:
         if found is None or not found.links:
             message = f'could not continue: "{path}" was removed, or moved to another file system'
             raise PgcdcError(ErrorKind.OUTPUT, message, hint=_NAME_LOST)
+
+    def check_size(self, file: str | int, path: str, size: int) -> None:
+        """Raise OUTPUT if a file (a path or descriptor) hasn't the size that we left: others changed it."""
+        found = self.stat(file)
+        if found is not None and found.size != size:
+            message = (
+                f'could not continue: "{path}" was changed: it has {found.size} bytes, {size} were written'
+            )
+            raise PgcdcError(ErrorKind.OUTPUT, message, hint=_CHANGED)
 
     def names(self, folder: str) -> list[str]:
         """List a folder, sorted."""
@@ -404,17 +417,25 @@ class OpenFiles:
         self.settle()
         self.disk.write_back(self.descriptor(path))
 
-    def fsync(self, path: str) -> None:
-        self.fsync_all([path])
+    def fsync_all(self, sizes: Mapping[str, int]) -> None:
+        """Fsync files of these sizes, as many at a time as may be open.
 
-    def fsync_all(self, paths: Sequence[str]) -> None:
-        """Fsync files, as many at a time as may be open. Raises OUTPUT if one has no name any more."""
+        Raises OUTPUT if one has no name any more, or another size: others wrote to it, or cut it.
+        """
         self.settle()
+        paths = list(sizes)
         for start in range(0, len(paths), self._limit):
-            some = [(self.descriptor(path), self.full(path)) for path in paths[start : start + self._limit]]
-            fsync_each(lambda one: self.disk.fsync(*one), some)
-            for one in some:
+            some = {
+                path: (self.descriptor(path), self.full(path)) for path in paths[start : start + self._limit]
+            }
+            fsync_each(lambda one: self.disk.fsync(*one), list(some.values()))
+            for path, one in some.items():
                 self.disk.check_named(*one)
+                self.disk.check_size(*one, sizes[path])
+
+    def check_size(self, path: str, size: int) -> None:
+        """Raise OUTPUT if a file hasn't this size; one that is missing is left to the caller."""
+        self.disk.check_size(self.full(path), self.full(path), size)
 
     def fsync_folders(self) -> None:
         """Fsync every folder with created or removed entries, and those that callers noted as changed."""

@@ -230,7 +230,7 @@ def append_line(files: OpenFiles, line: bytes, size: int) -> None:
         if rest:
             files.truncate(MANIFEST, size)
         files.append(MANIFEST, line)
-    files.fsync(MANIFEST)
+    files.fsync_all({MANIFEST: size + len(line)})
     files.changed_folders.add("")
     files.fsync_folders()
 

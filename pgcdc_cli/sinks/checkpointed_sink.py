@@ -329,7 +329,7 @@ class CheckpointedSink:
     def _fsync(self, changed: list[OutputFile]) -> None:
         self._destination.fsync(changed)
         new = [one for one in self._edge.prepared if one not in self._saved.prepared]
-        self._files.fsync_all([one.path for one in new if one.path is not None])
+        self._files.fsync_all({one.path: one.size for one in new if one.path is not None})
         self._files.fsync_folders()
 
     def _save(self, checkpoint: Checkpoint) -> None:

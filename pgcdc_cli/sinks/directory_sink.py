@@ -104,7 +104,7 @@ class SegmentDirectory:
 
     def fsync(self, changed: list[OutputFile]) -> None:
         """Fsync the files written to, and write new schema files durably."""
-        self._files.fsync_all([output.path for output in changed])
+        self._files.fsync_all({output.path: output.now.size for output in changed})
         self._outputs.schemas.write()
 
     def end(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
@@ -115,6 +115,9 @@ class SegmentDirectory:
         if not edge.files:
             save(edge)
             return
+        for file in edge.files:
+            # Those without new rows were not fsynced, nor looked at.
+            self._files.check_size(file.path, file.state.size)
         pending = _plan_rotation(edge, self._outputs.encoding.name, self._manifest_size)
         begun = replace(edge, segment=edge.segment + 1, files=(), pending=pending)
         save(begun)

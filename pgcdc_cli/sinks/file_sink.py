@@ -21,6 +21,7 @@ from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 from pgcdc_cli.sinks.sink import SinkSettings
 
 _PUT_BACK = "move the file that was written back under this name, and run again"
+_RESTORE = "restore the file from a copy, and run again"
 _MOVE_AWAY = "move it away, and run again"
 _NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back next to it"
 
@@ -106,18 +107,28 @@ class SingleFile:
             reason = "it is not the file that was written; was that one moved without HUP?"
             raise damaged(self._full, reason, hint=self._without_it(checkpoint))
         if found.size < entry.state.size:
-            raise damaged(self._full, f"it has {found.size} bytes, {entry.state.size} were durable")
+            reason = f"it has {found.size} bytes, {entry.state.size} were durable"
+            raise damaged(self._full, reason, hint=self._without_copy(checkpoint))
         if not whole:
-            raise damaged(self._full, "it was changed")
+            raise damaged(self._full, "it was changed", hint=self._without_copy(checkpoint))
         return replace(checkpoint, inode=found.inode)
 
     def _without_it(self, checkpoint: Checkpoint) -> str:
         """Make the hint for a file that isn't there; with prepared transactions only it can help."""
         if checkpoint.prepared:
             return _PUT_BACK
+        return f"{_PUT_BACK}; if it is gone for good, {self._start_anew(checkpoint)}"
+
+    def _without_copy(self, checkpoint: Checkpoint) -> str:
+        """Make the hint for a file that others changed; with prepared transactions only a copy can help."""
+        if checkpoint.prepared:
+            return _RESTORE
+        return f"{_RESTORE}; if there is none, move it away, {self._start_anew(checkpoint)}"
+
+    def _start_anew(self, checkpoint: Checkpoint) -> str:
         continues = checkpoint.source.slot and checkpoint.end_lsn
         where = f", with --startpos {checkpoint.end_lsn}" if continues else " from the start"
-        return f"{_PUT_BACK}; if it is gone for good, remove {self.control.checkpoint}, and run again{where}"
+        return f"remove {self.control.checkpoint}, and run again{where}"
 
     def _has_all(self, name: str, found: Stat, state: FileState) -> bool:
         """Whether a file has all that was durable, whatever follows."""
@@ -146,7 +157,7 @@ class SingleFile:
         if self._moved is None:
             self._outputs.open(entry, b"", exists=True)
         else:
-            self._files.fsync(name)
+            self._files.fsync_all({name: entry.state.size})
             self._switch(name, checkpoint, save)
 
     def _take(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
@@ -176,8 +187,7 @@ class SingleFile:
 
     def fsync(self, changed: list[OutputFile]) -> None:
         """Fsync the file, if it was written to."""
-        for output in changed:
-            self._files.fsync(output.path)
+        self._files.fsync_all({output.path: output.now.size for output in changed})
 
     def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Save the checkpoint, and switch to a new file if the old one was moved."""

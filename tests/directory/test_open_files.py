@@ -56,7 +56,7 @@ def test_little_is_written_at_once(slow):
 STEPS = {
     "append": lambda files: files.append("a", b"more"),
     "append behind": lambda files: files.append_behind("a", MUCH),
-    "fsync": lambda files: files.fsync("a"),
+    "fsync": lambda files: files.fsync_all({"a": len(MUCH)}),
     "fsync folders": lambda files: files.fsync_folders(),
     "truncate": lambda files: files.truncate("a", 0),
     "rename": lambda files: files.rename("a", "b"),

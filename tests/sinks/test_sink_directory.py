@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -410,6 +411,39 @@ def test_rows_in_a_file_that_was_removed_are_not_confirmed(tmp_path):
     assert error_of(sink.flush).kind is ErrorKind.OUTPUT
     assert sink.durable_lsn == txs[0].end_lsn
     sink.close()
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def append(path):
+    with path.open("a") as file:
+        file.write("somebody else's\n")
+
+
+@pytest.mark.parametrize("change", [cut, append])
+def test_rows_in_a_file_that_others_changed_meanwhile_are_not_confirmed(tmp_path, change):
+    sink = started(tmp_path / "out")
+    txs = transactions("ab", "a")
+    sink.write(Feed(Lines()).whole(txs[0]))
+    sink.flush()
+    change(next((tmp_path / "out").glob("public.a/*.partial")))
+    sink.write(Feed(Lines()).whole(txs[1]))
+    error = error_of(sink.flush)
+    assert (error.kind, sink.durable_lsn) == (ErrorKind.OUTPUT, txs[0].end_lsn)
+    assert re.fullmatch(r".*\.partial\" was changed: it has \d+ bytes, \d+ were written", error.message)
+    sink.close()
+
+
+@pytest.mark.parametrize("change", [cut, append])
+def test_a_segment_with_a_file_that_others_changed_is_not_published(tmp_path, change):
+    sink = started(tmp_path / "out")
+    sink.write(Feed(Lines()).whole(TXS[0]))
+    sink.flush()
+    change(next((tmp_path / "out").glob("public.a/*.partial")))
+    assert error_of(sink.close).kind is ErrorKind.OUTPUT
+    assert not (tmp_path / "out/manifest.jsonl").exists()
 
 
 def test_a_folder_that_was_moved_gets_all_that_is_confirmed(tmp_path):

@@ -188,6 +188,24 @@ def test_what_nobody_can_read_any_more_is_not_confirmed(tmp_path, hup):
     sink.close()
 
 
+def test_a_file_that_was_cut_while_it_was_written_ends_the_run(tmp_path):
+    """As logrotate does with copytruncate."""
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.flush()
+    os.truncate(path, 0)
+    sink.write(feed().whole(TXS[1]))
+    error = error_of(sink.flush)
+    assert (error.kind, sink.durable_lsn) == (ErrorKind.OUTPUT, TXS[0].end_lsn)
+    assert "was changed: it has " in error.message
+    sink.close()
+    assert error_of(make_sink(path).open).hint == (
+        "restore the file from a copy, and run again; if there is none, move it away,"
+        f" remove out.checkpoint, and run again, with --startpos {TXS[0].end_lsn}"
+    )
+
+
 def test_another_file_is_no_copy_only_because_it_is_as_long(tmp_path):
     path = tmp_path / "out"
     sink = started(path)
