@@ -63,6 +63,29 @@ def test_programs(kitchen, program, printed):
     assert (ran.stderr, ran.stdout) == ("", printed)
 
 
+def test_polars_reads_a_table_that_was_altered_and_truncated(servers, tmp_path):
+    shop = Database(servers[18])
+    shop.execute("CREATE TABLE orders (id int PRIMARY KEY, customer text, total numeric(10,2))")
+    shop.execute("ALTER TABLE orders REPLICA IDENTITY FULL; CREATE PUBLICATION pub FOR TABLE orders")
+    slot = shop.create_slot()
+    for statement in (
+        *CHANGES,
+        "TRUNCATE orders",
+        "INSERT INTO orders VALUES (4, 'Barbara', 1.50)",
+        "ALTER TABLE orders ADD note text, ALTER total TYPE numeric(12,4)",
+        "INSERT INTO orders VALUES (5, 'Edsger', 7.5, 'more')",
+    ):
+        shop.execute(statement)
+    line = stream_command(shop.uri, slot, "-D", tmp_path / "columns", "--format", "arrow", "--endpos", "now")
+    subprocess.run(line, check=True)
+    shop.drop()
+    (program,) = (program for program, _ in PROGRAMS if "polars" in program)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ran.stderr, ran.stdout) == ("", "4 Barbara 1.5000\n5 Edsger 7.5000\n")
+
+
 def test_duckdb_sorts_positions_of_any_length(tmp_path):
     (program,) = (program for program, _ in PROGRAMS if "duckdb" in program)
     lines = [
