@@ -435,6 +435,7 @@ class OpenFiles:
 
     def check_size(self, path: str, size: int) -> None:
         """Raise OUTPUT if a file hasn't this size; one that is missing is left to the caller."""
+        self.settle()
         self.disk.check_size(self.full(path), self.full(path), size)
 
     def fsync_folders(self) -> None:
