@@ -146,6 +146,7 @@ class SpooledTransaction:
         self._count = 0
         self._first: dict[int, int] = {}
         self._has_messages = False
+        self._undecided: int | None = None
 
     def lend(self, chunk: SpoolChunk, known: Sequence[Definition]) -> None:
         """Append definitions that came outside of it, for the messages that come next."""
@@ -177,14 +178,11 @@ class SpooledTransaction:
         and a released subtransaction is rolled back with its parent. The server sends definitions that are
         cut off again (`pgoutput_stream_abort`).
 
-        Raises UndecidedRollbackError if the transaction has logical messages.
+        If the transaction has logical messages, it is undecided from then on.
         """
-        if self._has_messages:
-            raise UndecidedRollbackError(
-                ErrorKind.SERVER_FAULT,
-                f"could not undo subtransaction {subxid} of transaction {self.xid}:"
-                " the server doesn't say which logical messages belong to it",
-            )
+        if self._has_messages and self.spool is not None:
+            self._undecided = subxid
+            return
         first = self._first.get(subxid, self._count)
         while self._first and next(reversed(self._first.values())) >= first:
             self._first.popitem()
@@ -193,6 +191,19 @@ class SpooledTransaction:
         self._count = first
         self.defined.cut(self._count)
         self.lent.cut(self._count)
+
+    def check_decided(self) -> None:
+        """Raise UndecidedRollbackError if a subtransaction was rolled back that may have logical messages.
+
+        To be called when the transaction goes on. If it is rolled back, too, nothing must be decided: the
+        server sends the aborts of its subtransactions first, also of those that were released.
+        """
+        if self._undecided is not None:
+            raise UndecidedRollbackError(
+                ErrorKind.SERVER_FAULT,
+                f"could not undo subtransaction {self._undecided} of transaction {self.xid}:"
+                " the server doesn't say which logical messages belong to it",
+            )
 
     def buffers(self, text: DatabaseText, batch: Callable[[], int]) -> Iterator[MessageBuffer]:
         """Yield the messages, about as many at a time as `batch` returns; chunks aren't divided."""

@@ -219,6 +219,7 @@ class PgoutputDecoder:
             spool = None if known else self._spools.create(message.xid, lsn)
             self._open[message.xid] = SpooledTransaction(message.xid, spool, streamed=True)
         self._block = self._open[message.xid]
+        self._block.check_decided()
         yield from ()
 
     def _stream_stop(self, _message: m.StreamStop, _lsn: Lsn) -> Iterator[Slice]:
@@ -231,6 +232,7 @@ class PgoutputDecoder:
         self._check_outside()
         if xid not in self._open:
             raise _MisplacedError(f"transaction {xid} never began")
+        self._open[xid].check_decided()
         return self._open[xid]
 
     def _stream_commit(self, message: m.StreamCommit, _lsn: Lsn) -> Iterator[Slice]:

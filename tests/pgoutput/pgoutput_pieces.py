@@ -149,9 +149,10 @@ def _blocks(draw, unit, xid):
 
 @st.composite
 def _aborted(draw, unit):
-    """The blocks of a transaction that is rolled back as a whole."""
+    """The blocks of a transaction that is rolled back as a whole, subtransactions first."""
     xid = unit.begin.xid ^ _ROLLED_BACK
-    return [one for block in draw(_blocks(unit, xid)) for one in block] + [frame(m.StreamAbort(xid, xid))]
+    aborts = [frame(m.StreamAbort(xid, subxid)) for subxid in (xid ^ _CHILD, xid)]
+    return [one for block in draw(_blocks(unit, xid)) for one in block] + aborts
 
 
 def _in_block(one, xid):

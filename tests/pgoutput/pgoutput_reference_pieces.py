@@ -39,11 +39,15 @@ class Item:
 
 @dataclass
 class Pending:
-    """A transaction that isn't committed yet; `dropped`: it is prepared, so its messages are dropped."""
+    """A transaction that isn't committed yet; `dropped`: it is prepared, so its messages are dropped.
+
+    `undecided`: a subtransaction was rolled back that may have logical messages.
+    """
 
     xid: int
     streamed: bool
     dropped: bool
+    undecided: bool = False
     begin: m.BeginPrepare | None = None
     items: list = field(default_factory=list)
 
@@ -141,14 +145,17 @@ class Pieces:
                 self.require(message.xid != 0 and message.first_segment == (message.xid not in self.open))
                 new = Pending(message.xid, streamed=True, dropped=self.is_prepared(message.xid))
                 self.block = self.open.setdefault(message.xid, new)
+                self.require(not self.block.undecided)
             case m.StreamAbort():
                 self.abort(message)
             case m.StreamCommit():
                 self.require(message.xid in self.open and not self.open[message.xid].dropped)
+                self.require(not self.open[message.xid].undecided)
                 self.end(self.open.pop(message.xid), message)
             case m.StreamPrepare():
                 self.require(message.xid in self.open)
                 pending = self.open.pop(message.xid)
+                self.require(not pending.undecided)
                 pending.dropped = self.comes_again(message)
                 self.prepare(message, pending)
             case m.BeginPrepare():
@@ -177,8 +184,9 @@ class Pieces:
         pending = self.open.get(message.xid)
         if pending is not None and message.subxid == message.xid:
             del self.open[message.xid]
+        elif pending is not None and not pending.dropped and any(_is_message(item) for item in pending.items):
+            pending.undecided = True
         elif pending is not None:
-            self.require(not any(item.data.startswith(b"M") for item in pending.items))
             places = [place for place, item in enumerate(pending.items) if item.xid == message.subxid]
             del pending.items[min(places, default=len(pending.items)) :]
 
@@ -234,3 +242,7 @@ class Pieces:
 
 def name(message):
     return message.xid, message.gid
+
+
+def _is_message(item):
+    return item.data.startswith(b"M")

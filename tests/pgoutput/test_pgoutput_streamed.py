@@ -90,19 +90,42 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(spools, tmp_path):
     assert not list(tmp_path.glob("spool/*"))
 
 
-def test_a_rolled_back_subtransaction_that_may_have_messages_is_not_decided(spools):
+MESSAGE = m.LogicalMessage(True, Lsn(501), "whose", b"")
+
+
+def block_with_message(streams):
+    """A block of transaction XID with subtransaction 8, and a message of either."""
+    rows = [in_stream(ORDERS), in_stream(insert(b"0", b"z")), in_stream(insert(b"1", b"y"), 8)]
+    assert not taken(streams, *block(*rows, in_stream(MESSAGE)))
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        block(in_stream(insert(b"2", b"x")), first=False),
+        [m.StreamCommit(XID, *END)],
+        [m.StreamPrepare(*END, XID, "gid")],
+    ],
+    ids=["a block", "its commit", "its prepare"],
+)
+def test_a_rolled_back_subtransaction_that_may_have_messages_is_not_decided(spools, then):
     """A logical decoding message has the top-level xid, even if a subtransaction emitted it."""
     streams = connection(spools)
-    sent = in_stream(m.LogicalMessage(True, Lsn(501), "whose", b""))
-    rows = [in_stream(ORDERS), in_stream(insert(b"0", b"z")), in_stream(insert(b"1", b"y"), 8)]
+    block_with_message(streams)
+    assert not taken(streams, m.StreamAbort(XID, 8))
     with pytest.raises(UndecidedRollbackError, match="which logical messages belong to it"):
-        taken(streams, *block(*rows, sent), m.StreamAbort(XID, 8), m.StreamCommit(XID, *END))
+        taken(streams, *then)
 
 
-def test_a_transaction_with_messages_is_rolled_back_whole(spools):
-    sent = in_stream(m.LogicalMessage(True, Lsn(501), "undone", b""))
-    frames = [*block(in_stream(ORDERS), in_stream(insert(b"1", b"y"), 8), sent), m.StreamAbort(XID, XID)]
-    assert not taken(connection(spools), *frames)
+def test_a_transaction_with_messages_is_rolled_back_whole(spools, tmp_path):
+    """The server sends the aborts of its subtransactions first, though they were released."""
+    streams = connection(spools)
+    block_with_message(streams)
+    assert not taken(streams, m.StreamAbort(XID, 8), m.StreamAbort(XID, XID))
+    block_with_message(streams)
+    end = taken(streams, m.StreamCommit(XID, *END))
+    assert values(end) == [(b"0", b"z"), (b"1", b"y")]
+    assert not list(tmp_path.glob("spool/*"))
 
 
 def test_a_definition_that_was_rolled_back_is_not_used(spools):
