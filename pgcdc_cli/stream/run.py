@@ -206,14 +206,22 @@ class StreamRun:
                 if away is not None:
                     log.log(level, "connected again after %.1f s", away)
                 encoder = self._encoder(identity.database, text, again.watch)
-                self._loop.run(stream, encoder, timeline.follow, partial(self._between_transactions, again))
+                undecided = None
+                try:
+                    self._loop.run(
+                        stream, encoder, timeline.follow, partial(self._between_transactions, again)
+                    )
+                except UndecidedRollbackError as error:
+                    undecided = error
             # The sink is closed last: what is asked of it until then, such as HUP, still counts.
             self._writer.back_to_edge()
             self._forget_missed(ended, identity.wal_position)
             self._loop.acknowledge()
             # If there was nothing to receive, no keepalive said where the server's WAL ends.
             self.totals.wal_end = max(self.totals.wal_end, identity.wal_position)
-            self._finish(stream)
+            self._finish(stream, hurry=self._signals.stop or undecided is not None)
+            if undecided is not None:
+                raise undecided
 
     def _ended_prepared(self, connection: ReplicationConnection) -> list[Prepared]:
         """Find the prepared transactions of the checkpoint that have ended. A standby doesn't know."""
@@ -264,13 +272,13 @@ class StreamRun:
             return options
         return {**self._protocol.options(server_version), **options}
 
-    def _finish(self, stream: ReplicationStream) -> None:
+    def _finish(self, stream: ReplicationStream, *, hurry: bool) -> None:
         """End the stream. Everything is durable, so it is no failure if the server can't be told.
 
-        With a checkpoint nothing is repeated then, so a stop by signal doesn't wait for a dead connection.
+        With a checkpoint nothing is repeated then, so who is in a hurry doesn't wait for a dead connection.
         """
         try:
-            patience = _SILENCE if self._signals.stop and self._sink.checkpoint else NEVER
+            patience = _SILENCE if hurry and self._sink.checkpoint else NEVER
             if not stream.finish(patience=patience):
                 log.info("the server took too long to confirm the end")
         except PgcdcError as error:

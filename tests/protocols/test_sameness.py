@@ -1,11 +1,13 @@
 """However transactions arrive, the output equals that of protocol 1 in text format, byte for byte."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
 import pytest
 import scale
 from hypothesis import HealthCheck, given, settings
@@ -196,3 +198,25 @@ def test_messages_of_what_was_rolled_back(server, tmp_path):
         lines = (tmp_path / "out").read_bytes().splitlines()
         assert len(lines) == ROW_COUNT + 1
         assert b'"content":"done"' in lines[-1]
+
+
+def test_what_is_written_is_confirmed_before_the_transaction_is_read_again(server):
+    """Standard output has no checkpoint: if the slot can't be had again, the next run must not repeat it."""
+    with log_of(server, TABLES) as log:
+        slot = log.create_slot()
+        line = log.command(slot, "-f", "-", "--messages", "--no-loop")
+        with (
+            subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader,
+            Stage(log.uri) as do,
+            psycopg.connect(server.uri(), autocommit=True) as admin,
+        ):
+            do(0, rows("shapes", 1, 1))
+            assert b'"op":"I"' in reader.stdout.readline()
+            do(0, "BEGIN", message("done", transactional=True), "SAVEPOINT a", rows("accounts", 1, 1000))
+            do.catch_up()
+            admin.execute(f"ALTER DATABASE {log.name} ALLOW_CONNECTIONS false")
+            do(0, "ROLLBACK TO a", "COMMIT")
+            assert (reader.wait(60), reader.stdout.read()) == (3, b"")
+            admin.execute(f"ALTER DATABASE {log.name} ALLOW_CONNECTIONS true")
+        [line] = log.read(slot, "--messages", "--endpos", log.end()).splitlines()
+        assert b'"content":"done"' in line
