@@ -53,7 +53,7 @@ def test_any_moment(combination, server_of, tmp_path, size, seed, tell):
         witness = log.copy_slot(slot)
         option, *others = FORMATS[combination.form]
         arguments = (option, str(out), *others, *combination.arguments)
-        told = {"early": combination.early, "messages": combination.messages_written}
+        told = {"early": combination.early, "messages": combination.tells_messages}
         with (
             WarmPython() as python,
             Load(log.uri, seed, patient=True, sessions=3, **told) as load,

@@ -28,13 +28,21 @@ ACTIONS = {
     "hidden": "INSERT INTO private.secrets SELECT nextval('private.keys'), repeat('h', 50)",
     "message aside": "SELECT pg_logical_emit_message(false, 'prefix', 'aside')",
 }
+MESSAGE = {
+    # Without the row, it would have the LSN of the next change, maybe of another savepoint.
+    "message": "SELECT pg_logical_emit_message(true, 'prefix', 'within'); INSERT INTO private.beats VALUES (1)"
+}
+"""After a rollback to a savepoint, a reader of this streams no more: so not every script has it."""
+
 ENDINGS = ("begin", "commit", "rollback", "savepoint", "rollback to", "release")
 
-scripts = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(ENDINGS) | st.sampled_from(sorted(ACTIONS))),
-    min_size=10,
-    max_size=60,
-)
+
+def _of(actions: dict[str, str]) -> st.SearchStrategy[list[Step]]:
+    step = st.sampled_from(ENDINGS) | st.sampled_from(sorted(actions))
+    return st.lists(st.tuples(st.integers(0, 2), step), min_size=10, max_size=60)
+
+
+scripts = _of(ACTIONS) | _of(ACTIONS | MESSAGE)
 
 
 class Player:
@@ -57,8 +65,8 @@ class Player:
 
     def _step(self, number: int, action: str) -> None:
         depth = self._depths.get(number)
-        if action in ACTIONS:
-            self._stage(number, ACTIONS[action])
+        if action in ACTIONS | MESSAGE:
+            self._stage(number, (ACTIONS | MESSAGE)[action])
         elif action == "begin" and depth is None:
             self._stage(number, "BEGIN")
             self._depths[number] = 0

@@ -51,8 +51,7 @@ class Combination(NamedTuple):
     @property
     def streams(self) -> bool:
         """Whether large transactions arrive before they commit."""
-        tells_messages = self.messages or self.form == "debezium"
-        return not tells_messages if self.protocol == "default" else "off" not in self.protocol
+        return "off" not in self.protocol
 
     @property
     def early(self) -> bool:
@@ -60,11 +59,8 @@ class Combination(NamedTuple):
         return self.streams or self.two_phase
 
     @property
-    def messages_written(self) -> str:
-        """The messages to write; streaming isn't exact within savepoints (docs/protocols.md, "Streaming")."""
-        if not (self.messages or self.form == "debezium"):
-            return "none"
-        return "outside of savepoints" if self.streams else "all"
+    def tells_messages(self) -> bool:
+        return self.messages or self.form == "debezium"
 
     def __str__(self) -> str:
         words = [f"pg{self.version}", self.protocol, "two-phase" * self.two_phase, self.form]
@@ -76,9 +72,8 @@ def check_output(log: Log, witness: str, out: Path, combination: Combination) ->
 
     `witness` is a slot that was copied before the first run.
     """
-    messages = combination.messages_written != "none"
     try:
-        said = list(read_log(log.uri, witness, messages=messages))
+        said = list(read_log(log.uri, witness, messages=combination.tells_messages))
     except psycopg.errors.InternalError_ as error:
         check(well=False, errors=str(error).encode())
         raise

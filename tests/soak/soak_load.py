@@ -76,7 +76,7 @@ class Load:
     """Sessions of a database, busy until `stop`; `kinds` counts how often each thing has happened."""
 
     def __init__(
-        self, uri: str, seed: int, *, early: bool, messages: str, sessions: int = 5, patient: bool = False
+        self, uri: str, seed: int, *, early: bool, messages: bool, sessions: int = 5, patient: bool = False
     ) -> None:
         self._uri = uri
         self._ended = threading.Event()
@@ -121,13 +121,13 @@ class Load:
 class Shared:
     """What the sessions of a load share."""
 
-    def __init__(self, *, early: bool, messages: str, patient: bool) -> None:
+    def __init__(self, *, early: bool, messages: bool, patient: bool) -> None:
         self.patient = patient
         """Sessions go on after the server was gone; transactions in doubt then may stay prepared."""
         self.early = early
         """The server sends transactions to its reader before they commit."""
         self.messages = messages
-        """Which messages are written: `none`, `all`, or those `outside of savepoints`."""
+        """Logical messages are written."""
         self.prepared: deque[tuple[int, str]] = deque()
         """Sessions and gids of prepared transactions that nobody has ended yet."""
 
@@ -135,7 +135,7 @@ class Shared:
         kinds = {"commit", "roll back", "roll back to savepoint", "three deep", "nothing"}
         kinds |= {action.__name__ for action in ACTIONS} | {"deadlock", "lock time-out"}
         kinds |= {"prepare", "commit prepared", "roll back prepared"}
-        return kinds if self.messages != "none" else kinds - {"message"}
+        return kinds if self.messages else kinds - {"message"}
 
 
 class Session(threading.Thread):
@@ -185,7 +185,7 @@ class Session(threading.Thread):
     def _transaction(self) -> None:
         if self.dice.random() < 0.5:
             with self._connection.transaction():
-                self._act(0, self._next_action())
+                self._act(self._next_action())
             return
         self.execute("BEGIN")
         self._reshaped = False
@@ -236,7 +236,7 @@ class Session(threading.Thread):
             if depth < 3 and self.dice.random() < 0.35:
                 self._savepoint(depth)
             else:
-                self._act(depth, self._next_action())
+                self._act(self._next_action())
 
     def _savepoint(self, depth: int) -> None:
         if self._shared.early:
@@ -274,9 +274,8 @@ class Session(threading.Thread):
             self.dice.shuffle(self._actions)
         return self._actions.pop()
 
-    def _act(self, depth: int, action: "Action") -> None:
-        unwanted = {"none"} if depth == 0 else {"none", "outside of savepoints"}
-        if action is message and self._shared.messages in unwanted:
+    def _act(self, action: "Action") -> None:
+        if action is message and not self._shared.messages:
             return
         if self._shared.early and action in (*RESHAPING, subtransactions):
             self._reshaped |= action is not subtransactions

@@ -21,7 +21,7 @@ FEW = [
     Combination(18, "4 parallel", True, "arrow", True),
     Combination(18, "3 on", True, "debezium", False),
     Combination(18, "1 off", False, "lines", True),
-    Combination(16, "default", True, "lines", False),
+    Combination(16, "default", True, "lines", True),
     Combination(16, "4 on", False, "arrow", False),
     Combination(16, "4 parallel", False, "debezium", False),
     Combination(15, "3 on", True, "directory", False),
@@ -72,7 +72,7 @@ def follow(log: Log, slot: str, out: Path, combination: Combination, seed: int, 
     option, *others = FORMATS[combination.form]
     arguments = (option, str(out), *others, *combination.arguments)
     with (
-        Load(log.uri, seed, early=combination.early, messages=combination.messages_written) as load,
+        Load(log.uri, seed, early=combination.early, messages=combination.tells_messages) as load,
         Interrupted(log, slot, random.Random(seed), *arguments) as reader,
     ):
         end = time.monotonic() + seconds
