@@ -30,7 +30,8 @@ ACTIONS = {
 }
 MESSAGE = {
     # Without the row, it would have the LSN of the next change, maybe of another savepoint.
-    "message": "SELECT pg_logical_emit_message(true, 'prefix', 'within'); INSERT INTO private.beats VALUES (1)"
+    "message": "SELECT pg_logical_emit_message(true, 'prefix', 'within');"
+    " INSERT INTO private.beats VALUES (1)"
 }
 """After a rollback to a savepoint, a reader of this streams no more: so not every script has it."""
 
