@@ -7,14 +7,13 @@ are handled one by one. A few rows are decoded faster by `small_batch.py`, with 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.selection import Selected, Selection
+from pgcdc_cli.changes.selection import Selected
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
@@ -39,7 +38,7 @@ from pgcdc_cli.pgoutput.message_batch import (
     tag_mask,
 )
 from pgcdc_cli.pgoutput.messages import LogicalMessage, Relation, Tag, Truncate
-from pgcdc_cli.pgoutput.relations import Describe, OriginNumber, Tables
+from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.types.kernels import Int64s
 
 _SHAPES = tuple(Shape)
@@ -57,43 +56,14 @@ _IS_BOUNDARY = tag_mask(Tag.BEGIN, Tag.COMMIT)
 class Assembler:
     """Assembles the batches of one connection; keeps its tables, and the state after the last batch.
 
-    `describe` looks up the catalog facts of Relation messages. It is called for each one, since the server
-    sends another whenever the table may have changed, if only a default. `skip_before`, `until` and
-    `max_transactions` (1 or more) are `DecodeLimits`. `boundaries`: slices include begins and commits.
-    `binary`: values come in binary format, and each type must have a reader for it. After an error the
-    assembler can't be used any more.
+    `boundaries`: slices include begins and commits. After an error the assembler can't be used any more.
     """
 
-    def __init__(
-        self,
-        describe: Describe,
-        *,
-        skip_before: Lsn,
-        boundaries: bool = False,
-        until: Lsn | None = None,
-        max_transactions: int | None = None,
-        binary: bool = False,
-    ) -> None:
+    def __init__(self, tables: Tables, limits: DecodeLimits, *, boundaries: bool) -> None:
+        self.tables = tables
+        self.skip_before = limits.skip_before
         self._boundaries = boundaries
-        self._tables = Tables(describe, binary=binary)
-        self._state = State(DecodeLimits(skip_before, until, max_transactions))
-
-    def select(self, selection: Selection) -> None:
-        """Include only these tables and columns; call it before the first message."""
-        self._tables.selection = selection
-
-    def number_origins(self, ask: OriginNumber) -> None:
-        """Look up the number of each replication origin with `ask`."""
-        self._tables.origin_number = ask
-
-    @contextmanager
-    def reading_binary(self) -> Iterator[None]:
-        """Take binary values meanwhile, whatever was asked for."""
-        before, self._tables.reads_binary = self._tables.reads_binary, True
-        try:
-            yield
-        finally:
-            self._tables.reads_binary = before
+        self._state = State(limits)
 
     @property
     def in_transaction(self) -> bool:
@@ -113,13 +83,13 @@ class Assembler:
         return until is None or lsn < until
 
     def assemble(self, buffer: MessageBuffer) -> list[Slice]:
-        """Decode messages as the function `assemble` does. Also raises what `describe` raises."""
-        found, self._state = assemble(buffer, self._state, self._tables, boundaries=self._boundaries)
+        """Decode messages as the function `assemble` does. Also raises what describing tables raises."""
+        found, self._state = assemble(buffer, self._state, self.tables, boundaries=self._boundaries)
         return found
 
     def assemble_small(self, frames: Sequence[bytes]) -> list[Slice] | None:
         """Decode frames that `is_small` accepts; None if only `assemble` can."""
-        taken = small_batch.assemble(frames, self._state, self._tables, boundaries=self._boundaries)
+        taken = small_batch.assemble(frames, self._state, self.tables, boundaries=self._boundaries)
         if taken is None:
             return None
         found, self._state = taken

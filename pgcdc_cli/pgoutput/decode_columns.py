@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pgcdc_cli.changes.slice import FEW_BYTES, FEW_ROWS, FewColumns, FullImage, Image, KeyImage, Operation
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import MalformedError, UndecodableError
-from pgcdc_cli.pgoutput.message_batch import MessageBuffer, as_buffer
+from pgcdc_cli.pgoutput.message_batch import MessageBuffer
 from pgcdc_cli.pgoutput.messages import (
     BINARY,
     NULL,
@@ -260,7 +260,7 @@ def _append(
             run.columns.append(None)
         return
     values = kernels.nulled(buffer.pack(step.starts, step.ends), _nulls(step.kind))
-    offsets = _offsets(values)
+    offsets = kernels.offsets(values)
     for run, kind, start, end, wants in zip(runs, kinds, bounds, bounds[1:], wanted, strict=False):
         if not wants:
             run.columns.append(None)
@@ -276,12 +276,6 @@ def _nulls(kind: Int64s | None) -> Booleans | None:
     return None if kind is None else (kind != TEXT) & (kind != BINARY)
 
 
-def _offsets(values: pa.BinaryArray) -> NDArray[np.int32]:
-    buffer = values.buffers()[1]
-    assert buffer is not None
-    return np.frombuffer(memoryview(buffer), np.int32, len(values) + 1)
-
-
 def _own_values(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np.int32]) -> pa.BinaryArray:
     """Make an array of a run's values alone: offset 0, and no other run's bytes in its buffer."""
     count = len(offsets) - 1
@@ -291,7 +285,7 @@ def _own_values(values: pa.BinaryArray, kind: Int64s | None, offsets: NDArray[np
     first, last = int(offsets[0]), int(offsets[-1])
     buffers = [
         None if (null := _nulls(kind)) is None else kernels.bitmap(~null),
-        as_buffer(offsets - offsets[0]),
+        kernels.buffer(offsets - offsets[0]),
         pa.py_buffer(b"") if data is None else data.slice(first, last - first),
     ]
     return cast("pa.BinaryArray", pa.BinaryArray.from_buffers(pa.binary(), count, buffers))

@@ -82,9 +82,9 @@ class MessageBuffer:
         words = _words(data)
         ends = np.cumsum(sizes)
         starts = ends - sizes
-        lsn = _checked(native(words[starts + START_LSN.start]), frames)
+        lsn = _checked(_native(words[starts + START_LSN.start]), frames)
         starts += XLOGDATA_HEADER
-        return cls(data, pa.py_buffer(data), words, starts, ends, lsn, native(words[starts]), text)
+        return cls(data, pa.py_buffer(data), words, starts, ends, lsn, _native(words[starts]), text)
 
     @classmethod
     def of(cls, chunk: SpoolChunk, text: DatabaseText = STRICT) -> "MessageBuffer":
@@ -92,7 +92,7 @@ class MessageBuffer:
         data, words = chunk.data, _words(chunk.data)
         ends = chunk.offset + np.cumsum(chunk.sizes)
         starts = ends - chunk.sizes
-        return cls(data, pa.py_buffer(data), words, starts, ends, chunk.lsn, native(words[starts]), text)
+        return cls(data, pa.py_buffer(data), words, starts, ends, chunk.lsn, _native(words[starts]), text)
 
     def select(self, which: "slice | Booleans") -> "MessageBuffer":
         """Return a buffer with some of the messages, and the same data."""
@@ -141,7 +141,7 @@ class MessageBuffer:
         return self.int64(np.minimum(self.starts[numbers] + offset, len(self.words) - 1))
 
     def int64(self, positions: Int64s) -> Int64s:
-        return native(self.words[positions])
+        return _native(self.words[positions])
 
     def pack(self, starts: Int64s, ends: Int64s) -> pa.BinaryArray:
         """Copy n values out of the buffer into an array."""
@@ -153,10 +153,6 @@ class MessageBuffer:
         later = self.lsn[number:]
         lsn = int(later[np.argmax(later > 0)])
         return UndecodableError(f"{message} (LSN {Lsn(lsn)})", self.message(number))
-
-
-def as_buffer(values: NDArray[np.int32] | NDArray[np.uint8]) -> pa.Buffer:
-    return pa.py_buffer(values.data)
 
 
 def _words(data: bytes) -> Int64s:
@@ -173,7 +169,7 @@ def tag_mask(*tags: Tag) -> NDArray[np.bool_]:
 IS_ROW = tag_mask(Tag.INSERT, Tag.UPDATE, Tag.DELETE)
 
 
-def native(values: NDArray[np.int64]) -> Int64s:
+def _native(values: NDArray[np.int64]) -> Int64s:
     """Convert to this machine's byte order."""
     return values.astype(np.int64)
 
@@ -211,7 +207,7 @@ class OpenTransaction(NamedTuple):
 
 
 class DecodeLimits(NamedTuple):
-    """The part of the stream that is wanted; `transactions` is the number of transactions to go.
+    """The part of the stream that is wanted; `transactions` is the number of transactions to go, 1 or more.
 
     Transactions with a commit LSN below `skip_before`, and non-transactional messages up to and including it,
     are dropped whole. A transaction is wanted if its final LSN is below `until`, a non-transactional message

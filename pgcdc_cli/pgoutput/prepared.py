@@ -41,14 +41,14 @@ class PreparedPolicy:
 class PreparedTransactions:
     """The prepared transactions that have neither committed nor rolled back yet, by xid and gid.
 
-    `skip_before` is the assembler's: everything that ended before it is in the output.
+    Everything that ended before the assembler's `skip_before` is in the output.
     """
 
-    def __init__(self, replay: Replay, spools: Spools, policy: PreparedPolicy, skip_before: Lsn) -> None:
+    def __init__(self, replay: Replay, spools: Spools, policy: PreparedPolicy) -> None:
         self._replay = replay
         self._spools = spools
         self._policy = policy
-        self._skip_before = skip_before
+        self._skip_before = replay.assembler.skip_before
         self._prepared = {(one.xid, one.gid): one for one in policy.known}
         self._spooled: dict[PreparedName, SpooledTransaction] = {}
 

@@ -1,13 +1,14 @@
 """The tables that Relation messages define, and the current version of each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.selection import EVERYTHING, Selected
+from pgcdc_cli.changes.selection import EVERYTHING, Selected, Selection
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation
@@ -26,20 +27,28 @@ OriginNumber = Callable[[str], int | None]
 class Tables:
     """The tables that Relation messages define, with a number for each distinct version.
 
-    With `binary`, each table's types must have a binary reader. `selection` applies to tables learned from
-    then on. `origin_number` looks up the number of a replication origin in the catalog. `reads_binary`:
-    values may be binary for now.
+    `describe` looks up the catalog facts of Relation messages. It is called for each one, since the server
+    sends another whenever the table may have changed, if only a default. `selection` are the tables and
+    columns that are wanted. `origin_number` looks up the number of a replication origin, if that is wanted.
+    `binary`: values come in binary format, and each type must have a reader for it.
     """
 
-    def __init__(self, describe: Describe, *, binary: bool = False) -> None:
-        self._binary = self.reads_binary = binary
+    def __init__(
+        self,
+        describe: Describe,
+        *,
+        selection: Selection = EVERYTHING,
+        origin_number: OriginNumber | None = None,
+        binary: bool = False,
+    ) -> None:
         self.describe = describe
+        self._selection = selection
+        self._origin_number = origin_number
+        self._binary = self._reads_binary = binary
         self._numbers: dict[Relation, int] = {}
         self._tables: list[TableSchema] = []
         self._current: dict[int, int] = {}
         self._selected: list[Selected | None] = []
-        self.selection = EVERYTHING
-        self.origin_number: OriginNumber | None = None
 
     def __getitem__(self, number: int) -> TableSchema:
         return self._tables[number]
@@ -53,7 +62,7 @@ class Tables:
 
         Raises PROTOCOL if `binary` is set and a type has no binary reader.
         """
-        selected = self.selection.of(table)
+        selected = self._selection.of(table)
         if self._binary and selected is not None:
             _check_readers(table)
         known = self._numbers.get(relation)
@@ -65,9 +74,9 @@ class Tables:
 
     def numbered(self, origin: Origin) -> Origin:
         """Add the number to an origin, if origins are to be looked up."""
-        if self.origin_number is None:
+        if self._origin_number is None:
             return origin
-        return replace(origin, number=self.origin_number(origin.name))
+        return replace(origin, number=self._origin_number(origin.name))
 
     def selected(self, number: int) -> Selected | None:
         """Return the selected columns of a table; None if the table is left out."""
@@ -75,7 +84,16 @@ class Tables:
 
     def reader(self, number: int) -> Callable[[int, pa.BinaryArray], pa.BinaryArray] | None:
         """Return a function that converts a column's binary values to text; None without binary."""
-        return partial(_read, self._tables[number]) if self.reads_binary else None
+        return partial(_read, self._tables[number]) if self._reads_binary else None
+
+    @contextmanager
+    def reading_binary(self) -> Iterator[None]:
+        """Take binary values meanwhile, whatever was asked for."""
+        before, self._reads_binary = self._reads_binary, True
+        try:
+            yield
+        finally:
+            self._reads_binary = before
 
 
 def _check_readers(table: TableSchema) -> None:

@@ -305,7 +305,7 @@ class Replay:
         the transaction ends beyond the end position, nothing of it is yielded.
         """
         # Whoever filled the spool, an earlier run maybe, may have asked for binary values.
-        with self.assembler.reading_binary() if transaction.reopened else nullcontext():
+        with self.assembler.tables.reading_binary() if transaction.reopened else nullcontext():
             yield from self._replay(transaction, end, prepared)
         yield from self._restore(transaction)
 

@@ -74,7 +74,7 @@ _LONG_ABORT = 25
 class PgoutputDecoder:
     """Decodes all transactions of one connection, whole ones and those that come in pieces.
 
-    `skip_before` is the assembler's. After an error the decoder can't be used any more.
+    After an error the decoder can't be used any more.
     """
 
     def __init__(
@@ -82,15 +82,13 @@ class PgoutputDecoder:
         assembler: Assembler,
         spools: Spools,
         policy: PreparedPolicy,
-        *,
-        skip_before: Lsn,
         text: DatabaseText = STRICT,
     ) -> None:
         self._text = text
         self._assembler = assembler
         self._spools = spools
         self._replay = Replay(assembler, text)
-        self._prepared = PreparedTransactions(self._replay, spools, policy, skip_before)
+        self._prepared = PreparedTransactions(self._replay, spools, policy)
         self._open: dict[int, SpooledTransaction] = {}
         self._block: SpooledTransaction | None = None
         self._preparing: m.BeginPrepare | None = None

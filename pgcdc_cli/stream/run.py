@@ -16,8 +16,9 @@ from pgcdc_cli.formats.interface import EncodedSlice, Format
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
+from pgcdc_cli.pgoutput.message_batch import DecodeLimits
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
-from pgcdc_cli.pgoutput.relations import Describe
+from pgcdc_cli.pgoutput.relations import Describe, Tables
 from pgcdc_cli.pgoutput.spooled_transaction import UndecidedRollbackError
 from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
 from pgcdc_cli.replication.commands import PluginOptions
@@ -361,25 +362,22 @@ class StreamRun:
         if not encoding.decodes:
             return RawEncoder(encoding, self._end.lsn)
         self._restart_format(database)
-        assembler = Assembler(
+        tables = Tables(
             self._describe(text),
-            skip_before=self._sink.edge.lsn,
-            boundaries=encoding.wants_boundaries,
-            until=self._end.lsn,
-            max_transactions=self._end.transactions_left(self.totals.transactions),
+            selection=self._settings.selection,
+            origin_number=cache(self._catalog.origin_number) if self._settings.origin_numbers else None,
             binary=self._settings.protocol.binary,
         )
-        assembler.select(self._settings.selection)
-        if self._settings.origin_numbers:
-            assembler.number_origins(cache(self._catalog.origin_number))
+        transactions = self._end.transactions_left(self.totals.transactions)
+        limits = DecodeLimits(self._sink.edge.lsn, self._end.lsn, transactions)
+        assembler = Assembler(tables, limits, boundaries=encoding.wants_boundaries)
         policy = PreparedPolicy(
             known=self._sink.edge.prepared,
             at_prepare=self._settings.at_prepare,
             accept_gap=self._settings.accept_gap,
             warn=log.warning,
         )
-        spools = self._sink.new_spools()
-        decoder = PgoutputDecoder(assembler, spools, policy, skip_before=self._sink.edge.lsn, text=text)
+        decoder = PgoutputDecoder(assembler, self._sink.new_spools(), policy, text)
         starts = TableStarts(dict(self._sink.edge.read))
         return ChangeEncoder(
             decoder,

@@ -72,24 +72,25 @@ def convert(array: ArrowArray, arrow: pa.DataType) -> ArrowArray:
 
 def value_bytes(column: ArrowArray) -> tuple[Int64s, NDArray[np.uint8]]:
     """View the memory of a binary array: n + 1 offsets from 0, and the bytes that they delimit."""
-    offsets = _offsets(column).astype(np.int64)
-    return offsets - offsets[0], all_bytes(column)
+    ends = offsets(column).astype(np.int64)
+    return ends - ends[0], all_bytes(column)
 
 
 def all_bytes(column: ArrowArray) -> NDArray[np.uint8]:
     """View the bytes of all values, one after the other."""
-    offsets, data = _offsets(column), column.buffers()[2]
-    return np.asarray(memoryview(data or b"")).view(np.uint8)[offsets[0] : offsets[-1]]
+    ends, data = offsets(column), column.buffers()[2]
+    return np.asarray(memoryview(data or b"")).view(np.uint8)[ends[0] : ends[-1]]
 
 
-def _offsets(column: ArrowArray) -> NDArray[Any]:
+def offsets(column: ArrowArray) -> NDArray[Any]:
+    """View the n + 1 offsets that delimit the values of a binary array."""
     if len(column) == 0:
         return np.zeros(1, np.int32)
     found = column.buffers()[1]
     assert found is not None
     wide = column.type in (pa.large_binary(), pa.large_string())
-    offsets = np.frombuffer(memoryview(found), np.int64 if wide else np.int32)
-    return offsets[column.offset : column.offset + len(column) + 1]
+    every = np.frombuffer(memoryview(found), np.int64 if wide else np.int32)
+    return every[column.offset : column.offset + len(column) + 1]
 
 
 def pack(data: pa.Buffer, starts: NDArray[np.integer], ends: NDArray[np.integer]) -> pa.BinaryArray:

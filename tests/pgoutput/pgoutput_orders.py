@@ -6,7 +6,8 @@ from pgcdc_cli.changes.table import ReplicaIdentity
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.message_batch import MessageBuffer
+from pgcdc_cli.pgoutput.message_batch import DecodeLimits, MessageBuffer
+from pgcdc_cli.pgoutput.relations import Tables
 
 TIME = 1_700_000_000_000_000
 COLUMNS = (m.RelationColumn("id", 20, -1, True), m.RelationColumn("doc", 25, -1, False))
@@ -30,6 +31,12 @@ def frames_of(*messages, lsn=500):
 
 class FrameAssembler(Assembler):
     """The assembler over whole frames, buffer by buffer."""
+
+    def __init__(
+        self, describe, *, skip_before, until=None, max_transactions=None, boundaries=False, binary=False
+    ):
+        limits = DecodeLimits(skip_before, until, max_transactions)
+        super().__init__(Tables(describe, binary=binary), limits, boundaries=boundaries)
 
     def assemble(self, frames):
         found = []

@@ -19,7 +19,8 @@ from pgcdc_cli.frames import XLOGDATA_HEADER
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.message_batch import MessageBuffer
+from pgcdc_cli.pgoutput.message_batch import DecodeLimits, MessageBuffer
+from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.replication.connection import ReplicationConnection
 
 HANDLED = re.compile(rb'"ts_ms":\d+(,"transaction":(null|{[^}]*}))?}')
@@ -81,7 +82,7 @@ def slices(sent, *, marks: bool, together: int = 1) -> list:
     each, catalog = sent
     groups = (each[start : start + together] for start in range(0, len(each), together))
     batches = [list(chain.from_iterable(group)) for group in groups]
-    assembler = Assembler(catalog.describe, skip_before=Lsn(0), boundaries=marks)
+    assembler = Assembler(Tables(catalog.describe), DecodeLimits(Lsn(0)), boundaries=marks)
     found, small = [], 0
     for frames in batches:
         few = assembler.assemble_small(frames) if small_batch.is_small(frames) else None
