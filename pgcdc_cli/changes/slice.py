@@ -28,8 +28,10 @@ Operation = Literal["I", "U", "D", "R"]
 BoundaryKind = Literal["B", "C", "P", "K", "r"]
 ColumnTexts = list[bytes | None]
 
-_BINARY = pa.binary()
+INVALID_XID = 0
+"""`InvalidTransactionId` in access/transam.h: the xid of snapshot rows."""
 
+_BINARY = pa.binary()
 
 FEW_ROWS, FEW_BYTES = 96, 1 << 16
 """The largest batch that is formatted row by row: beyond it columns are faster.

@@ -33,6 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.changes.slice import (
+    INVALID_XID,
     ChangeBatch,
     FullImage,
     Image,
@@ -45,7 +46,6 @@ from pgcdc_cli.changes.table import MANY_TABLES, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.encoded_rows import MESSAGES, Arrange, Encoded, piece_of_empty, tables_of
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece, ReadAt, TableLists
-from pgcdc_cli.formats.json_text import INVALID_XID
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 from pgcdc_cli.types.to_arrow import arrow_type, to_arrow

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.slice import Stamp, Stamps
+from pgcdc_cli.changes.slice import INVALID_XID, Stamp, Stamps
 from pgcdc_cli.changes.table import MANY_TABLES
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.types import kernels
@@ -305,9 +305,6 @@ def _escape_rare(column: pa.BinaryArray, escapes: Mapping[int, bytes]) -> pa.Bin
         column = kernels.replace_substring(column, bytes([byte]), escapes[byte])
     return column
 
-
-INVALID_XID = 0
-"""`InvalidTransactionId` in access/transam.h: the xid of snapshot rows."""
 
 _POSITION = b'"lsn":"%b","commit_lsn":"%b","seq":%b'
 _ROW_POSITION = _POSITION % (b"%X/%X", b"%b", b"%d")
