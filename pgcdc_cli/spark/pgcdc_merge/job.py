@@ -40,14 +40,14 @@ from .plan import (
     check_versions,
     known_columns,
     left_behind,
+    merged_before,
     planned,
     ranges,
-    table_ranges,
 )
 from .schema_evolution import ANEW
 from .segments import FinishedSegment, HadoopFiles, join, read_manifest, read_schemas, verify
 from .summary import Summary, TableListener
-from .table_range import TableRange, former_rows, remembered
+from .table_range import TableRange, former_rows, remembered, table_ranges
 from .values import error_of_value
 
 LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "iceberg": IcebergLake}
@@ -308,7 +308,7 @@ class _MergeRun:
             return left_out
         session, own = self._session_for(work), replace(mark, gone=work.oid)
         try:
-            found = _merged_before(work, self._lake.open(session, work.path), own, mark)
+            found = merged_before(work, self._lake.open(session, work.path), own, mark)
             if found is not None:
                 return found
             opened = self._opened(work, session, own)
@@ -373,7 +373,8 @@ class _MergeRun:
         """
         warned = self._summary.warned
         if self._options.readers is not None:
-            self._convert(control)
+            wanted = [row for row in control.rows.values() if self._is_wanted(row)]
+            self._record(control, wanted, _at_once(self._converted, wanted))
         rows = [row for row in control.rows.values() if self._is_kept_up(row)]
         if self._options.compact:
             self._record(control, rows, _at_once(self._compacted, rows))
@@ -381,10 +382,6 @@ class _MergeRun:
             _at_once(self._expire, [self._lake.control_location, *(str(row.path) for row in rows)])
         if self._options.upkeep and self._summary.warned == warned:
             control.keep_up([row for row in control.rows.values() if self._is_kept_up(row)], self._options)
-
-    def _convert(self, control: ControlTable) -> None:
-        wanted = [row for row in control.rows.values() if self._is_wanted(row)]
-        self._record(control, wanted, _at_once(self._converted, wanted))
 
     def _record(self, control: ControlTable, before: list[ControlRow], rows: list[ControlRow]) -> None:
         """Write changed rows to the control table, and to the summary."""
@@ -452,23 +449,6 @@ class _MergeRun:
 def _at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(work, items))
-
-
-def _merged_before(work: TableRange, target: LakeTable, own: CommitMark, mark: CommitMark) -> Former | None:
-    """Find what an earlier run merged of a table that no longer has its name; None if nothing.
-
-    That run may have ended at an earlier segment.
-    """
-    last = work.files[-1].segment
-    done = target.merged_segment(own.app_id)
-    if done >= last:
-        return Former(work.oid, target.version_of(own.app_id), done)
-    done = target.merged_segment(mark.app_id)
-    if done < last:
-        return None
-    # It still had the name then, or had been left out.
-    version = target.version_of(mark.app_id) if work.has_name_at(done) else None
-    return Former(work.oid, version, done)
 
 
 def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:

@@ -1,11 +1,14 @@
-"""Choose the files that a run merges: from each table's own mark to the same segment for all."""
+"""Check that tables can be merged, and plan what their rows become.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+All tables are merged to the same segment; `table_range.py` finds the files of each, from its own mark.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from .control import NOBODY, ControlRow, KnownColumn, ModeProgress, TableMode
+from .control import NOBODY, ControlRow, Former, KnownColumn, ModeProgress, TableMode
 from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
 from .lake import CommitMark, Lake, LakeTable, quoted
@@ -21,8 +24,8 @@ from .schema_evolution import (
     with_other_values,
     with_unknown,
 )
-from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
-from .table_range import KeptRows, Name, Sightings, TableRange, holder, kept_rows, sightings
+from .segments import FinishedSegment, TableVersion
+from .table_range import TableRange
 
 _EXTRAS = frozenset({LSN, COMMIT_TS, DELETED})
 
@@ -70,136 +73,6 @@ def ranges(
         yield wanted[-1]
 
 
-def table_ranges(
-    segments: Sequence[FinishedSegment],
-    versions: Mapping[str, TableVersion],
-    control: ModeProgress,
-    lake: Lake,
-) -> list[TableRange]:
-    """Collect each table's files that aren't merged according to the control table, ordered by name.
-
-    A changelog has the changes under a name; a merged table has those of the OID that has the name last.
-    """
-    met, locations = sightings(segments, versions), _TableLocations(control, lake)
-    keys = _keys(met.names, control, lake)
-    gathered = []
-    for name, ranges in sorted(_by_name(met, versions, control, lake, keys).items()):
-        table = keys[name]
-        row = control.of(table)
-        location = locations.of(*name, row)
-        found = [replace(one, table=table, path=location, row=row) for one in ranges]
-        if control.mode == MERGE:
-            found = _in_turn(found, name, met)
-        gathered += [_completed(one, found[:-1], segments) for one in found[-1:]]
-    return gathered
-
-
-def _keys(names: Iterable[Name], control: ModeProgress, lake: Lake) -> dict[Name, str]:
-    """Choose the names of tables in the control table.
-
-    Two names may read the same, as `a."b.c"` and `"a.b".c`: the one that comes later is quoted there.
-    """
-    found: dict[Name, str] = {}
-    before = set[str]()
-    for name in sorted(names):
-        found[name] = plain = ".".join(name)
-        if plain.count(".") > 1:
-            exact = ".".join(f'"{part}"' if "." in part else part for part in name)
-            taken = control.of(exact) is not None or plain in before
-            found[name] = exact if taken or _is_anothers(name, control, lake) else plain
-            before.add(found[name])
-    return found
-
-
-def _is_anothers(name: Name, control: ModeProgress, lake: Lake) -> bool:
-    """Whether a row is of another table whose name reads the same; its location tells."""
-    plain = ".".join(name)
-    row = control.of(plain)
-    if row is None or row.path is None:
-        return False
-    location, parts = lake.known_location(row.path), plain.split(".")
-    names = [(".".join(parts[:end]), ".".join(parts[end:])) for end in range(1, len(parts))]
-    marks = ("", name_mark(plain))
-    return any(
-        lake.location(*other, control.mode, mark) == location
-        for other in names
-        if other != name
-        for mark in marks
-    )
-
-
-def _by_name(
-    met: Sightings,
-    versions: Mapping[str, TableVersion],
-    control: ModeProgress,
-    lake: Lake,
-    keys: Mapping[Name, str],
-) -> dict[Name, list[TableRange]]:
-    """Group what is to be merged by name; all waiting files of an OID are under its last name."""
-    found: dict[Name, list[TableRange]] = {}
-    if control.mode == MERGE:
-        kept = kept_rows(control, met)
-        for oid, files in met.files.items():
-            base = kept.get(oid)
-            if base is None or files[-1].segment > base.segment:
-                newest = versions[files[-1].schema]
-                one = _of_oid(oid, files, versions, base, lake)
-                found.setdefault((newest.schema, newest.name), []).append(one)
-        return found
-    for name, logged in met.files_of_names(versions).items():
-        row = control.of(keys[name])
-        waiting = [file for file in logged if row is None or file.segment > row.segment]
-        if waiting:
-            found[name] = [TableRange("", "", None, waiting, versions)]
-    return found
-
-
-def _of_oid(
-    oid: int,
-    files: Sequence[ChangeFile],
-    versions: Mapping[str, TableVersion],
-    base: KeptRows | None,
-    lake: Lake,
-) -> TableRange:
-    """Make the range of an OID: what is not in its earlier rows, or all if these can't be found any more."""
-    if base is None or base.version is None:
-        return TableRange("", "", None, files, versions, oid=oid, forgotten=base is not None)
-    merged = [file for file in files if file.segment <= base.segment]
-    waiting = [file for file in files if file.segment > base.segment]
-    left_out = versions[merged[-1].schema].left_out if merged else frozenset()
-    base = replace(base, path=lake.known_location(base.path))
-    return TableRange("", "", None, waiting, versions, oid=oid, base=base, left_out=left_out)
-
-
-def _in_turn(ranges: Sequence[TableRange], name: Name, met: Sightings) -> list[TableRange]:
-    """Order the ranges of OIDs that had a name one after the other; leave out those gone before."""
-    row = ranges[0].row
-    held = holder(row, name, met)
-    merged = 0 if row is None or held is None else row.segment
-    left = [one for one in ranges if one.oid == held or one.files[-1].segment > merged]
-    ordered = sorted(left, key=lambda one: met.last(one.files))
-    seen = tuple(met.names[name])
-    return [replace(one, held=held, met=seen, anew=number > 0) for number, one in enumerate(ordered)]
-
-
-def _completed(
-    one: TableRange, gone: Sequence[TableRange], segments: Sequence[FinishedSegment]
-) -> TableRange:
-    """Add what a range needs in addition to its files."""
-    used = {file.schema: one.versions[file.schema] for file in one.files}
-    if not any(file.unchanged for file in one.files):
-        used = {path: with_all_columns(version, may_be_unsent=False) for path, version in used.items()}
-    losses = [file for segment in segments for file in segment.losses if file.segment > one.merged]
-    before = tuple(
-        replace(
-            _completed(other, (), segments),
-            forgotten=other.forgotten or _first_missing(other, segments[0]) is not None,
-        )
-        for other in gone
-    )
-    return replace(one, versions=used, losses=losses, gone=before)
-
-
 def left_behind(
     works: Sequence[TableRange],
     merged: Mapping[TableMode, ControlRow],
@@ -220,31 +93,6 @@ def left_behind(
     return found
 
 
-class _TableLocations:
-    """Locations of tables: those in the control table; new ones where no other table is."""
-
-    def __init__(self, control: ModeProgress, lake: Lake) -> None:
-        self._control = control
-        self._lake = lake
-        self._tables = {row.table for row in control.rows.values() if row.path is not None}
-
-    def of(self, schema: str, name: str, row: ControlRow | None) -> str:
-        """Return a table's location; `row` is its row in the control table."""
-        table = f"{schema}.{name}"
-        if row is not None and row.path is not None:
-            return self._lake.known_location(row.path)
-        similar = {folded(other) for other in self._tables - {table}}
-        self._tables.add(table)
-        mark = name_mark(table) if folded(table) in similar else ""
-        return self._lake.location(schema, name, self._control.mode, mark)
-
-
-def _first_missing(work: TableRange, first: FinishedSegment) -> int | None:
-    """Return the first segment that is gone, and may have had changes of a table; None if there is none."""
-    followed = work.followed
-    return None if followed is None or first.number <= followed + 1 else followed + 1
-
-
 def check_followed(work: TableRange, first: FinishedSegment) -> None:
     """Raise MergeError if segments that the table lacks are no longer in the directory."""
     if work.forgotten and first.number > 1:
@@ -253,7 +101,7 @@ def check_followed(work: TableRange, first: FinishedSegment) -> None:
             f" {first.number - 1}, which have them, are not here",
             f"restore them, with their lines in the manifest, from a copy, or {ANEW}",
         )
-    lacking = _first_missing(work, first)
+    lacking = work.first_missing(first)
     if lacking is not None:
         raise MergeError(
             f'could not merge "{work.table}": segments {lacking} to {first.number - 1} are'
@@ -374,6 +222,23 @@ def known_columns(work: TableRange, done: int) -> tuple[KnownColumn, ...]:
         KnownColumn(name, number, types.get(name), name in converted)
         for name, number in found.positions.items()
     )
+
+
+def merged_before(work: TableRange, target: LakeTable, own: CommitMark, mark: CommitMark) -> Former | None:
+    """Find what an earlier run merged of a table that no longer has its name; None if nothing.
+
+    That run may have ended at an earlier segment.
+    """
+    last = work.files[-1].segment
+    done = target.merged_segment(own.app_id)
+    if done >= last:
+        return Former(work.oid, target.version_of(own.app_id), done)
+    done = target.merged_segment(mark.app_id)
+    if done < last:
+        return None
+    # It still had the name then, or had been left out.
+    version = target.version_of(mark.app_id) if work.has_name_at(done) else None
+    return Former(work.oid, version, done)
 
 
 def planned(

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 
 from .control import NOBODY, ControlRow, Former, KnownColumn, ModeProgress
+from .lake import Lake
+from .options import MERGE
 from .schema_evolution import Goal
-from .segments import ChangeFile, FinishedSegment, TableVersion
+from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
 
 Name = tuple[str, str]
 """Schema and table."""
@@ -174,6 +176,14 @@ class TableRange:
         waits = self.row is not None and (self.oid == NOBODY or self.row.version is None)
         return self.row.segment if self.row is not None and waits else None
 
+    def first_missing(self, first: FinishedSegment) -> int | None:
+        """Return the first segment that is gone, and may have had changes of the table; None if none is.
+
+        `first` is the first segment that is still there.
+        """
+        followed = self.followed
+        return None if followed is None or first.number <= followed + 1 else followed + 1
+
     def onto(self, done: int) -> "TableRange":
         """Determine `held` and `anew` for a lake table that is merged up to segment `done`."""
         known = [oid for segment, oid in self.met if segment <= done]
@@ -258,3 +268,152 @@ class TableRange:
     def version(self) -> TableVersion:
         """The newest version."""
         return self.versions[self.files[-1].schema]
+
+
+def table_ranges(
+    segments: Sequence[FinishedSegment],
+    versions: Mapping[str, TableVersion],
+    control: ModeProgress,
+    lake: Lake,
+) -> list[TableRange]:
+    """Collect each table's files that aren't merged according to the control table, ordered by name.
+
+    A changelog has the changes under a name; a merged table has those of the OID that has the name last.
+    """
+    met, locations = sightings(segments, versions), _TableLocations(control, lake)
+    keys = _keys(met.names, control, lake)
+    gathered = []
+    for name, ranges in sorted(_by_name(met, versions, control, lake, keys).items()):
+        table = keys[name]
+        row = control.of(table)
+        location = locations.of(*name, row)
+        found = [replace(one, table=table, path=location, row=row) for one in ranges]
+        if control.mode == MERGE:
+            found = _in_turn(found, name, met)
+        gathered += [_completed(one, found[:-1], segments) for one in found[-1:]]
+    return gathered
+
+
+def _keys(names: Iterable[Name], control: ModeProgress, lake: Lake) -> dict[Name, str]:
+    """Choose the names of tables in the control table.
+
+    Two names may read the same, as `a."b.c"` and `"a.b".c`: the one that comes later is quoted there.
+    """
+    found: dict[Name, str] = {}
+    before = set[str]()
+    for name in sorted(names):
+        found[name] = plain = ".".join(name)
+        if plain.count(".") > 1:
+            exact = ".".join(f'"{part}"' if "." in part else part for part in name)
+            taken = control.of(exact) is not None or plain in before
+            found[name] = exact if taken or _is_anothers(name, control, lake) else plain
+            before.add(found[name])
+    return found
+
+
+def _is_anothers(name: Name, control: ModeProgress, lake: Lake) -> bool:
+    """Whether a row is of another table whose name reads the same; its location tells."""
+    plain = ".".join(name)
+    row = control.of(plain)
+    if row is None or row.path is None:
+        return False
+    location, parts = lake.known_location(row.path), plain.split(".")
+    names = [(".".join(parts[:end]), ".".join(parts[end:])) for end in range(1, len(parts))]
+    marks = ("", name_mark(plain))
+    return any(
+        lake.location(*other, control.mode, mark) == location
+        for other in names
+        if other != name
+        for mark in marks
+    )
+
+
+def _by_name(
+    met: Sightings,
+    versions: Mapping[str, TableVersion],
+    control: ModeProgress,
+    lake: Lake,
+    keys: Mapping[Name, str],
+) -> dict[Name, list[TableRange]]:
+    """Group what is to be merged by name; all waiting files of an OID are under its last name."""
+    found: dict[Name, list[TableRange]] = {}
+    if control.mode == MERGE:
+        kept = kept_rows(control, met)
+        for oid, files in met.files.items():
+            base = kept.get(oid)
+            if base is None or files[-1].segment > base.segment:
+                newest = versions[files[-1].schema]
+                one = _of_oid(oid, files, versions, base, lake)
+                found.setdefault((newest.schema, newest.name), []).append(one)
+        return found
+    for name, logged in met.files_of_names(versions).items():
+        row = control.of(keys[name])
+        waiting = [file for file in logged if row is None or file.segment > row.segment]
+        if waiting:
+            found[name] = [TableRange("", "", None, waiting, versions)]
+    return found
+
+
+def _of_oid(
+    oid: int,
+    files: Sequence[ChangeFile],
+    versions: Mapping[str, TableVersion],
+    base: KeptRows | None,
+    lake: Lake,
+) -> TableRange:
+    """Make the range of an OID: what is not in its earlier rows, or all if these can't be found any more."""
+    if base is None or base.version is None:
+        return TableRange("", "", None, files, versions, oid=oid, forgotten=base is not None)
+    merged = [file for file in files if file.segment <= base.segment]
+    waiting = [file for file in files if file.segment > base.segment]
+    left_out = versions[merged[-1].schema].left_out if merged else frozenset()
+    base = replace(base, path=lake.known_location(base.path))
+    return TableRange("", "", None, waiting, versions, oid=oid, base=base, left_out=left_out)
+
+
+def _in_turn(ranges: Sequence[TableRange], name: Name, met: Sightings) -> list[TableRange]:
+    """Order the ranges of OIDs that had a name one after the other; leave out those gone before."""
+    row = ranges[0].row
+    held = holder(row, name, met)
+    merged = 0 if row is None or held is None else row.segment
+    left = [one for one in ranges if one.oid == held or one.files[-1].segment > merged]
+    ordered = sorted(left, key=lambda one: met.last(one.files))
+    seen = tuple(met.names[name])
+    return [replace(one, held=held, met=seen, anew=number > 0) for number, one in enumerate(ordered)]
+
+
+def _completed(
+    one: TableRange, gone: Sequence[TableRange], segments: Sequence[FinishedSegment]
+) -> TableRange:
+    """Add what a range needs in addition to its files."""
+    used = {file.schema: one.versions[file.schema] for file in one.files}
+    if not any(file.unchanged for file in one.files):
+        used = {path: with_all_columns(version, may_be_unsent=False) for path, version in used.items()}
+    losses = [file for segment in segments for file in segment.losses if file.segment > one.merged]
+    before = tuple(
+        replace(
+            _completed(other, (), segments),
+            forgotten=other.forgotten or other.first_missing(segments[0]) is not None,
+        )
+        for other in gone
+    )
+    return replace(one, versions=used, losses=losses, gone=before)
+
+
+class _TableLocations:
+    """Locations of tables: those in the control table; new ones where no other table is."""
+
+    def __init__(self, control: ModeProgress, lake: Lake) -> None:
+        self._control = control
+        self._lake = lake
+        self._tables = {row.table for row in control.rows.values() if row.path is not None}
+
+    def of(self, schema: str, name: str, row: ControlRow | None) -> str:
+        """Return a table's location; `row` is its row in the control table."""
+        table = f"{schema}.{name}"
+        if row is not None and row.path is not None:
+            return self._lake.known_location(row.path)
+        similar = {folded(other) for other in self._tables - {table}}
+        self._tables.add(table)
+        mark = name_mark(table) if folded(table) in similar else ""
+        return self._lake.location(schema, name, self._control.mode, mark)
