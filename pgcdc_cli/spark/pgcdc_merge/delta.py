@@ -10,7 +10,7 @@ some column names are refused. Tables for modern readers are recognised by their
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -49,6 +49,9 @@ _MERGE = {
 _DELETION_VECTORS, _TYPE_WIDENING = "delta.enableDeletionVectors", "delta.enableTypeWidening"
 _FEATURES = {_DELETION_VECTORS: "deletionVectors", _TYPE_WIDENING: "typeWidening"}
 """Table features that only newer readers support, by the property that enables each."""
+
+_NTZ = "timestampNtz"
+"""The only feature of a column type that an existing table doesn't get by itself."""
 
 _MERGED = {"delta.autoOptimize.optimizeWrite": "true"}
 """Makes a merge of few rows into many write few files."""
@@ -216,6 +219,7 @@ class DeltaTable:
         widens = any(map(self._is_on, _FEATURES))
         properties = {_TYPE_WIDENING: "true"} if widened and widens else {}
         properties |= self._mapping([name for name, _ in added], modern=widens)
+        properties |= self._needed_by(spark for _, spark in added)
         for statement in alterations(self.name, properties, added, widened if widens else (), struct):
             self._session.sql(statement)
         if widened and not widens:
@@ -345,6 +349,7 @@ class DeltaTable:
             writer = writer.options(**properties, **self._mapping(rows.columns, modern=modern))
         elif how == "overwrite" and self._differs(rows):
             self._allow_names(rows.columns)
+            self._allow_types(field.dataType.simpleString() for field in rows.schema)
             writer = writer.option("overwriteSchema", "true")
         with self._marked(mark):
             writer.save(self._path)
@@ -364,6 +369,16 @@ class DeltaTable:
         modern = any(map(self._is_on, _FEATURES))
         if self._property(_MAPPING) is None and self._mapping(names, modern=modern):
             self._alter(f"SET TBLPROPERTIES ('{_MAPPING}' = 'name')")
+
+    def _allow_types(self, types: Iterable[str]) -> None:
+        """Enable the feature that new column types need."""
+        if self._needed_by(types):
+            self._alter(f"SET TBLPROPERTIES ('delta.feature.{_NTZ}' = 'supported')")
+
+    def _needed_by(self, types: Iterable[str]) -> dict[str, str]:
+        """Return the property that these column types need."""
+        lacks = any("timestamp_ntz" in spark for spark in types) and not self._has(_NTZ)
+        return {f"delta.feature.{_NTZ}": "supported"} if lacks else {}
 
     def _marked(self, mark: CommitMark | None) -> AbstractContextManager[None]:
         if mark is None:
