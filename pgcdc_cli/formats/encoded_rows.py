@@ -61,9 +61,10 @@ class Arrange(Generic[RowsT]):
     take: Callable[[RowsT, Int64s], RowsT]
 
     def in_order(self, encoded: Sequence[Encoded[RowsT]]) -> list[Encoded[RowsT]]:
-        """Merge rows of the same target and table version; each target's results are in stream order.
+        """Merge rows of the same target and table version; the results are in the order of their first rows.
 
-        A target has several results if its table changed within the slice.
+        A target has several results if its table changed within the slice. By this order, also of different
+        targets, the manifest tells which name a renamed table had last.
         """
         groups: dict[tuple[str, str], list[Encoded[RowsT]]] = {}
         for one in encoded:
@@ -71,7 +72,8 @@ class Arrange(Generic[RowsT]):
         versions: dict[str, list[Encoded[RowsT]]] = {}
         for group in groups.values():
             versions.setdefault(group[0].target, []).append(self._merge(group))
-        return [run for some in versions.values() for run in self._cut(some)]
+        runs = (run for some in versions.values() for run in self._cut(some))
+        return sorted(runs, key=lambda run: int(run.index[0]))
 
     def _merge(self, group: Sequence[Encoded[RowsT]]) -> Encoded[RowsT]:
         if len(group) == 1:

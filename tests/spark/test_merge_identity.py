@@ -105,6 +105,22 @@ def test_tables_are_followed_under_other_names(
     assert (record["public.renamed"].warning, record["public.other"].warning) == (gone, None)
 
 
+def test_names_that_are_swapped_between_changes_are_followed(
+    spark: SparkSession, tmp_path: Path, database18: Any
+) -> None:
+    """All in one segment, of which the manifest tells which name each table had last."""
+    for name in ("blue", "green"):
+        database18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, note text)")
+    database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())
+    for statement in ["INSERT INTO blue VALUES (1)", "INSERT INTO green VALUES (2)", *TURN.split(";")]:
+        database18.execute(statement)
+    database18.execute("INSERT INTO blue VALUES (3); INSERT INTO green VALUES (4)")
+    reader.up_to_now()
+    assert merge(spark, MergeOptions(str(tmp_path / "in"), str(tmp_path / "wh")))["error"] is None
+    compare(spark, database18, tmp_path, "delta")
+
+
 def died(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
