@@ -105,8 +105,13 @@ def test_few_rows_and_a_small_table_take_few_jobs(
     assert sorted(merged_rows(spark, warehouse, ONE)) == [("10",), ("20",), ("30",)]
 
 
-def test_merges_keep_no_rows_in_memory(spark: SparkSession, directory: Directory, warehouse: Path) -> None:
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_merges_keep_no_rows_in_memory(
+    spark: SparkSession, directory: Directory, warehouse: Path, lake: str
+) -> None:
     """Neither a merge that follows rows from key to key, nor one that a missing value stops."""
+    plans = spark._jsparkSession.sharedState().cacheManager()
+    assert plans.isEmpty()
 
     def kept() -> set[int]:
         """Numbers of RDDs that are kept; Delta keeps states of tables, too."""
@@ -118,9 +123,10 @@ def test_merges_keep_no_rows_in_memory(spark: SparkSession, directory: Directory
     for changes in ([insert(10, 1)], keys, [lost]):
         directory.segment([(ONE, changes)])
         before = kept()
-        merge_into(spark, directory, warehouse)
+        merge_into(spark, directory, warehouse, format=lake)
         assert kept() <= before
-    assert merged_rows(spark, warehouse, ONE) == {("64",): {"id": "64", "note": "new"}}
+        assert plans.isEmpty()
+    assert merged_rows(spark, warehouse, ONE, lake) == {("64",): {"id": "64", "note": "new"}}
 
 
 @pytest.mark.parametrize("lake", ["delta", "iceberg"])

@@ -82,7 +82,7 @@ def persisted(frame: DataFrame, frames: ExitStack) -> DataFrame:
     return frame
 
 
-def _checkpointed(frame: DataFrame, frames: ExitStack) -> DataFrame:
+def checkpointed(frame: DataFrame, frames: ExitStack) -> DataFrame:
     """Compute a frame's rows, with which further plans begin, and keep them until `frames` are closed."""
     frame = frame.localCheckpoint()
     rows = frame._jdf.logicalPlan().rdd()  # noqa: SLF001 - PySpark leaves this to Java's garbage collector
@@ -267,7 +267,7 @@ def _departures(events: DataFrame, version: TableVersion, frames: ExitStack) -> 
         earlier = left.withColumnRenamed("from", "earlier")
         follows = F.col("from.origin.position") == F.col("earlier.position")
         joined = left.join(earlier, F.col("from.origin.moved") & follows, "left")
-        left = _checkpointed(joined.select(_further_back(version).alias("from")), frames)
+        left = checkpointed(joined.select(_further_back(version).alias("from")), frames)
     return left
 
 

@@ -30,6 +30,7 @@ from .fold import (
     LSN,
     Extras,
     after,
+    checkpointed,
     count_missing,
     fold,
     fold_softly,
@@ -263,7 +264,8 @@ def _with_lineage(
     complete = with_lineage(folded, rows, version, known, extras, frames)
     if extras.soft_delete:
         complete = with_deleted_as_they_are(complete, version)
-    complete = persisted(complete, frames)
+    # Spark would renew a persisted plan that reads the table once that is written, and keep it for good.
+    complete = checkpointed(complete, frames)
     if not extras.missing_is_null:
         _check_values(complete, version, has_target=known is not None)
     return complete
