@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import chain
 
 import psycopg
 import pytest
@@ -156,6 +157,24 @@ def test_a_cut_wire_in_the_middle_of_a_transaction(source, proxy18, tmp_path, fo
     assert status == 0
     assert "trying again" in errors
     assert following.rows() == list(range(1, 30_001))
+
+
+def test_no_heartbeat_comes_within_a_transaction(source, proxy18, tmp_path, follow):
+    """It ends with an edge, to which a run goes back that loses its connection."""
+    slot, out = source.create_slot(), tmp_path / "out.jsonl"
+    insert(source, 1, 30_000)
+    proxy18.cut_after(700_000)
+    settings = ("topic.prefix=t", "heartbeat.interval.ms=1", "value.converter.schemas.enable=false")
+    beating = ("--format", "debezium", *chain.from_iterable(("-c", one) for one in settings))
+    following = follow(proxy18.uri(source.name), slot, out, *beating, "--snapshot", "never")
+    wait_until(lambda: proxy18._budget == 0)
+    proxy18._budget = None
+    wait_until(lambda: b'"payload":{"a":30000}' in out.read_bytes())
+    assert following.stop()[0] == 0
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = [one["value"]["after"]["a"] for one in records if one["topic"] == "t.public.t"]
+    assert rows == list(range(1, 30_001))
+    assert {one["topic"] for one in records} == {"t.public.t", "__debezium-heartbeat.t"}
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
