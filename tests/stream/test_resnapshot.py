@@ -22,6 +22,8 @@ from servers import Database, Encoded
 from stream_runs import NOW, refused, stream
 from test_stream_snapshot import FORMATS, checkpoint
 
+from pgcdc_cli.stream.resnapshot_session import Visibility
+
 AGAIN = ("--resnapshot", "public.items")
 OFTEN = ("-F", "0.001")
 
@@ -257,10 +259,10 @@ def test_many_kills_lose_nothing_and_double_nothing(any_database, tmp_path, load
     survives_kills(any_database, tmp_path / "out", form, load, request.config.option.kills)
 
 
-def killed_half_way(database, out: Path) -> tuple:
+def killed_half_way(database, out: Path, *statements: str) -> tuple:
     """Read 150 of 300 rows again, then kill the run; return the command's arguments."""
-    database.execute(TABLES)
-    database.execute(FILL.format(300))
+    for statement in (TABLES, FILL.format(300), *statements):
+        database.execute(statement)
     arguments = (database.uri, database.create_slot(), "-D", out, *AGAIN, *OFTEN)
     killed = subprocess.run(small_chunks(*arguments, where="behind", step=3), check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
@@ -280,6 +282,32 @@ def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18,
     read = {key for op, _, _, after, _ in lines(out) if op == "R" for key in [(after["kind"], after["id"])]}
     assert {("a", -299), ("b", -298)} <= read
     assert manifest(out)[-1]["end_lsn"] == checkpoint(out)["end_lsn"]
+
+
+def test_a_row_moves_to_where_all_is_read_while_its_key_has_another_name(database18, tmp_path):
+    """The stream can't tell where it is then, so the table is begun anew."""
+    out = tmp_path / "out"
+    arguments = killed_half_way(database18, out)
+    database18.execute("ALTER TABLE items RENAME id TO number")
+    database18.execute("UPDATE items SET kind = 'a', number = -number WHERE number = 299")
+    database18.execute("ALTER TABLE items RENAME number TO id")
+    subprocess.run(small_chunks(*arguments, *NOW), check=True)
+    read = {(row["kind"], row["id"]) for op, _, _, row, _ in lines(out) if op == "R"}
+    assert read >= source(database18).keys()
+
+
+def test_a_row_that_a_filter_lets_in_where_all_is_read_is_read_once_more(database18, tmp_path):
+    """The stream inserts it without the unchanged TOAST value."""
+    out = tmp_path / "out"
+    arguments = killed_half_way(
+        database18,
+        out,
+        "INSERT INTO items SELECT 'a', -g, g, repeat(md5(g::text), 80) FROM generate_series(1, 2) g;"
+        "ALTER PUBLICATION pub SET TABLE items WHERE (id > 0), other",
+    )
+    database18.execute("UPDATE items SET id = -id WHERE id = -1")
+    subprocess.run(small_chunks(*arguments, *NOW), check=True)
+    assert folded(out) == {key: row for key, row in source(database18).items() if key[1] > 0}
 
 
 @pytest.mark.long
@@ -323,6 +351,14 @@ def test_a_locked_table_does_not_hold_up_the_stream(database18, tmp_path):
         finally:
             run.kill()
     assert folded(out) == source(database18)
+
+
+@pytest.mark.parametrize("base", [1000, 2**32 - 6, 2**32 - 3, 2**32 + 3, 7 * 2**32 - 4])
+def test_a_snapshot_sees_what_had_ended_wherever_transaction_ids_wrap_around(base):
+    """The stream has their last 32 bits."""
+    seen = Visibility.parse(f"{base}:{base + 9}:{base},{base + 4},{base + 8}")
+    shown = [xid - base for xid in range(base - 9, base + 20) if seen.sees(xid % 2**32)]
+    assert shown == [*range(-9, 0), 1, 2, 3, 5, 6, 7]
 
 
 MOST_XIDS = """
