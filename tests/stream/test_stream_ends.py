@@ -132,6 +132,26 @@ def test_a_terminated_walsender_is_connected_to_again(source, tmp_path, follow):
     assert following.rows() == [1, 2, 3, 4, 5]
 
 
+def test_standard_output_has_nothing_twice_as_long_as_a_run_lasts(source, tmp_path):
+    """A new connection goes on behind what is written, which was not confirmed to the server."""
+    slot, out = source.create_slot(), tmp_path / "out"
+
+    def written(count: int) -> None:
+        insert(source, count, count)
+        wait_until(lambda: len(numbers(out.read_text())) >= count)
+
+    command = stream_command(source.uri, slot, "-F", "100", "-s", "100")
+    with out.open("w") as stdout, subprocess.Popen(command, stdout=stdout) as run:
+        written(1)
+        source.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+        )
+        written(2)
+        run.send_signal(signal.SIGTERM)
+    assert run.returncode == 0
+    assert numbers(out.read_text()) == [1, 2]
+
+
 def test_without_a_loop_a_lost_connection_is_the_end(source, tmp_path, follow):
     slot = source.create_slot()
     following = follow(source.uri, slot, tmp_path / "out.jsonl", "-n")
