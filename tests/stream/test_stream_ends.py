@@ -1,6 +1,7 @@
 """Where a run ends, what a signal or a lost connection does, and that the next run continues there."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from itertools import chain
 
 import psycopg
 import pytest
-from processes import peak_memory, stream_command, wait_until
+from processes import PGCDC, peak_memory, stream_command, wait_until
 from segments import contents, manifest
 from stream_runs import NOW, SMALL, in_directory, insert, numbers, position, stream
 
@@ -88,6 +89,37 @@ def test_a_signal_ends_it_cleanly_and_nothing_comes_twice(source, tmp_path, numb
     insert(source, 6, 7)
     assert stream(source.uri, slot, "-f", str(following.path), "--endpos", "now").returncode == 0
     assert following.rows() == list(range(1, 8))
+
+
+STOPPED_WITHIN = """
+import os, signal, sys
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
+
+write = CheckpointedSink.write
+
+def stopping(self, encoded):
+    write(self, encoded)
+    if encoded.edge is None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+CheckpointedSink.write = stopping
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("streaming", ["on", "off"])
+def test_a_signal_within_a_transaction_leaves_it_whole_for_the_next_run(source, tmp_path, streaming):
+    """Its end may be at hand, or still on the wire."""
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 30_000)
+    arguments = (source.uri, slot, "-D", out, "--streaming", streaming, *NOW)
+    line = [sys.executable, "-c", STOPPED_WITHIN, *stream_command(*arguments)[len(PGCDC) :]]
+    little = {**os.environ, "PGOPTIONS": "-c logical_decoding_work_mem=64kB"}
+    run = subprocess.run(line, env=little, check=False, capture_output=True)
+    assert (run.returncode, run.stderr, in_directory(out)) == (0, b"", [])
+    assert stream(*map(str, arguments)).returncode == 0
+    assert in_directory(out) == list(range(1, 30_001))
 
 
 def test_hup_reopens_a_file_that_was_moved(source, tmp_path, follow):
