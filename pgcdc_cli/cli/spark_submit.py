@@ -1,7 +1,6 @@
 """`pgcdc spark-submit`: merge finished segments into tables with the bundled Spark job."""
 
 import json as json_text
-import math
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
 from pgcdc_cli.cli.printing import counted, facts, human_bytes, log_times, say, table, talk, warn, write
-from pgcdc_cli.cli.units import checked, duration, lsn, positive_duration
+from pgcdc_cli.cli.units import checked, duration, hours, lsn, positive_duration
 
 if TYPE_CHECKING:
     from pgcdc_cli.cli.command_tree import ClickContext
@@ -153,7 +152,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         str | None,
         typer.Option(
             metavar="TIME",
-            callback=checked(duration),
+            callback=checked(hours),
             help="Afterwards, remove files of versions older than this, such as 7d.",
             rich_help_panel=WORK,
         ),
@@ -222,7 +221,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
         recreated=recreated,
         follow=None if follow is None else duration(follow),
         compact=compact,
-        retain=None if retain is None else math.ceil(duration(retain) / 3600),
+        retain=None if retain is None else hours(retain),
     )
     if follow is not None:
         if if_new or dry_run or until is not None:

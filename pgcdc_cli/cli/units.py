@@ -3,6 +3,7 @@
 All functions raise a usage error for anything else.
 """
 
+import math
 import re
 from collections.abc import Callable
 
@@ -48,6 +49,14 @@ def positive_duration(text: str) -> float:
     if seconds == 0:
         raise usage_error(f'"{text}" is not a time above 0')
     return seconds
+
+
+def hours(text: str) -> int:
+    """Parse a time into hours, rounded up. Less than one is refused unless it is 0: 7 is meant for 7d."""
+    seconds = duration(text)
+    if 0 < seconds < _SECONDS["h"]:
+        raise usage_error(f'"{text}" is less than an hour: a number with a unit, such as 7d or 12h')
+    return math.ceil(seconds / _SECONDS["h"])
 
 
 def _split(text: str, what: str, units: dict[str, int] | dict[str, float]) -> tuple[str, str]:

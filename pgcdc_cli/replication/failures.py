@@ -134,6 +134,7 @@ _REFUSED = (
 _CONNECTION_STRINGS = 'as in -d "host=localhost dbname=shop" or -d postgresql://user@localhost/shop'
 _UNKNOWN_PARAMETER = re.compile(r'invalid (?:connection option|URI query parameter:) "(.*)"')
 _QUOTED_WORD = re.compile(r'^((?:missing "=" after )?[^"]*)".*"')
+_DETAIL = re.compile(r" DETAIL: +(.+?)(?= HINT: |$)")
 _FAILED = re.compile(r"^(connection failed: |connection is bad: )+")
 _ATTEMPT = re.compile(
     r"^- host: (?:None|'(.*?)'), port: (?:None|'(.*?)'), hostaddr: (?:None|'(.*?)'): ", re.MULTILINE
@@ -199,6 +200,8 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
     said = str(error).replace("resolve host None", f"resolve host {os.environ.get('PGHOST')!r}")
     text = _one_line(_FAILED.sub("", said, count=1))
     kind, hint = _refusal(conninfo, text)
+    # As in other errors; the hint says to check that the server is running.
+    text = _DETAIL.sub(r" (\1)", text.partition(" Is the server running")[0])
     text = "; ".join([*_unresolved(conninfo, str(error)), _of_several_hosts(str(error)) or text])
     hint = _connect_grant(text, error) or hint
     if kind is ErrorKind.RIGHTS and hint is None and error.pgconn is not None:

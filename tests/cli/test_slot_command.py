@@ -383,7 +383,7 @@ def test_no_server(refused, tmp_path):
         "me",
         status=3,
         error=f'could not connect to the server: connection to server on socket "{socket}" failed:'
-        " No such file or directory Is the server running locally and accepting connections on that socket?",
+        " No such file or directory",
         hint="check that the server is running and reachable, and -h, -p and -d",
     )
 

@@ -212,6 +212,10 @@ def test_the_jobs_own_word_of_another_merge_has_that_status_too(spark_home: Path
             ["--decimal", "39,2"],
             'read the command line: --decimal: "39,2" is not a precision and scale, such as 38,18',
         ),
+        (
+            ["--retain", "7"],
+            'read the command line: --retain: "7" is less than an hour: a number with a unit',
+        ),
         (["--mode", "history"], "read the command line: --mode:"),
     ],
 )

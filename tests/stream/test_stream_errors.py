@@ -51,8 +51,7 @@ def test_no_server(other, shop, tmp_path):
     away = place.rename(place.with_name("away"))
     runs = [stream(shop, "s", "-D", str(tmp_path / "out"), *NOW, *loop) for loop in ((), ("-n",))]
     away.rename(place)
-    reason = "Is the server running locally and accepting connections on that socket?"
-    message = f'connection to server on socket "{place}" failed: No such file or directory {reason}'
+    message = f'connection to server on socket "{place}" failed: No such file or directory'
     for run in runs:
         refused(run, 3, f"connect to the server: {message}", START_SERVER)
     assert delivers(shop, "s", tmp_path / "out") == [1]
@@ -62,8 +61,7 @@ def test_no_server_at_a_port(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     run = stream(f"host=127.0.0.1 port={port} dbname=shop", "s", "-D", str(tmp_path / "out"), "-n")
-    reason = "Connection refused Is the server running on that host and accepting TCP/IP connections?"
-    message = f'connection to server at "127.0.0.1", port {port} failed: {reason}'
+    message = f'connection to server at "127.0.0.1", port {port} failed: Connection refused'
     refused(run, 3, f"connect to the server: {message}", START_SERVER)
 
 
@@ -125,7 +123,7 @@ def test_a_role_without_replication(source, tmp_path):
             "connect to the server: connection to server on socket "
             f'"{source.server.socket_directory}/.s.PGSQL.5432" '
             "failed: FATAL: permission denied to start WAL sender "
-            "DETAIL: Only roles with the REPLICATION attribute may start a WAL sender process.",
+            "(Only roles with the REPLICATION attribute may start a WAL sender process.)",
             "the role needs REPLICATION, and SELECT on what it reads:"
             f" see pgcdc doctor --role {role}",
         )  # fmt: skip
