@@ -29,7 +29,9 @@ def read_defaults(path: Path, root: ClickCommand) -> Defaults:
     try:
         content = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise _bad_file(path, error.strerror or str(error)) from error
+        reason = error.strerror or str(error)
+        hint = "check --config, and the file's permissions"
+        raise PgcdcError(ErrorKind.USAGE, f'could not read "{path}": {reason}', hint=hint) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _bad_file(path, str(error)) from error
     except RecursionError as error:

@@ -30,7 +30,7 @@ from pgcdc_cli.spark.packages import (
     values_of,
 )
 from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, MergeOptions
-from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked, refuse_without_manifest
+from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked, refuse_unwritable, refuse_without_manifest
 
 SCRIPT = Path(__file__).with_name("merge.py")
 
@@ -108,6 +108,8 @@ def submit(
     _check_extra(spark.extra)
     refuse_without_manifest(options.input)
     refuse_if_locked(options.warehouse)
+    if not options.dry_run:
+        refuse_unwritable(options.warehouse)
     listener = Listener(on_table, on_wait, verbose=spark.verbose)
     summary = _submit(options, spark, listener, ["--progress"] if on_table is not None else [])
     assert summary is not None

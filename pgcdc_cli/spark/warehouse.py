@@ -5,6 +5,7 @@ The job writes `_pgcdc.json` last, so everything is merged that it says is. With
 
 import fcntl
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.spark.pgcdc_merge.merge_errors import NO_MANIFEST
+from pgcdc_cli.spark.pgcdc_merge.merge_errors import NO_MANIFEST, WRITABLE
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -193,6 +194,20 @@ def refuse_if_locked(warehouse: str) -> None:
                 f'could not merge into "{directory}": another merge is under way',
                 hint="wait for it to end",
             ) from error
+
+
+def refuse_unwritable(warehouse: str) -> None:
+    """Raise PgcdcError (SPARK) if this user can't write to a local warehouse, or make it."""
+    directory = local_path(warehouse)
+    if directory is None:
+        return
+    there = directory.absolute()
+    while not is_there(there):
+        there = there.parent
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return
+    reason = f'this user can\'t write to "{there}"' if there.is_dir() else f'"{there}" is not a directory'
+    raise PgcdcError(ErrorKind.SPARK, f'could not write to "{directory}": {reason}', hint=WRITABLE)
 
 
 def keep_log(log: Path, warehouse: str) -> Path | None:

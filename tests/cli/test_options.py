@@ -445,7 +445,7 @@ def test_a_missing_configuration_file_is_named(refused):
         "list",
         status=2,
         error='could not read "nope.toml": No such file or directory',
-        hint="options have their long names there, a command's own under [command]: see pgcdc(1)",
+        hint="check --config, and the file's permissions",
     )
 
 

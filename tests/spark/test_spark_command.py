@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.spark.pgcdc_merge.options import PROGRESS, MergeOptions
-from pgcdc_cli.spark.warehouse import last_merged, local_path, read_record
+from pgcdc_cli.spark.warehouse import last_merged, local_path, read_record, refuse_unwritable
 
 ONE = table_schema("one", {"id": pg_type(INT4)}, ("id",))
 TWO = table_schema("two", {"id": pg_type(INT4)}, ("id",))
@@ -181,6 +181,23 @@ def test_a_pattern_that_fits_no_table_is_an_error_before_spark_is_started(
     directory.write_manifest()
     assert run(spark_home, "--table", "shop.*")[0] == 0
     assert trace.exists()
+
+
+def test_a_warehouse_that_can_not_be_written_to_is_an_error_before_spark_is_started(
+    spark_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    error = (
+        f'pgcdc: error: could not write to "file/wh": "{tmp_path}/file" is not a directory\n'
+        "hint: give --warehouse a directory that this user can write to\n"
+    )
+    assert run(spark_home, "--warehouse", "file/wh") == (14, "", error)
+    assert not (spark_home.parent / "trace").exists()
+    assert run(spark_home, "--warehouse", "new/wh")[0] == 0
+    # Root could write anywhere.
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(PgcdcError, match=f'this user can\'t write to "{tmp_path}"'):
+        refuse_unwritable(f"{tmp_path}/a/b")
 
 
 def test_another_merge_stops_this_one_before_spark_is_started(spark_home: Path) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .lake import CONTROL, Lake, LakeTable, is_conflict, plan_plainly
-from .merge_errors import MergeError, cause_of
+from .merge_errors import WRITABLE, MergeError, cause_of
 from .options import MERGE, MergeOptions
 from .segments import HadoopFiles, join
 
@@ -322,5 +322,5 @@ def _lock_file(directory: Path) -> TextIO:
     except OSError as error:
         raise MergeError(
             f'could not write to "{directory}": {error.strerror}',
-            "give --warehouse a directory that this user can write to",
+            WRITABLE,
         ) from error

@@ -22,6 +22,9 @@ NO_MANIFEST = (
 )
 """Message (for a path) and hint for an input without a manifest."""
 
+WRITABLE = "give --warehouse a directory that this user can write to"
+"""Hint for a warehouse that can't be written to."""
+
 _LENGTH = 300
 _TRACEBACK = "Traceback (most recent call last):"
 _CALLED = "An error occurred while calling "
