@@ -69,7 +69,8 @@ def doctor(
             for statement in catalog.streaming_grants(role, publication or []):
                 write(statement)
             return
-        findings = catalog.diagnose(slot, publication or [])
+        # What several publications share, such as a table without a key, is found for each of them.
+        findings = list(dict.fromkeys(catalog.diagnose(slot, publication or [])))
     findings.sort(key=lambda finding: _LEVELS.index(finding.level))
     shown = list(_without_repeats(findings))
     if json:

@@ -50,6 +50,16 @@ def test_the_hint_says_that_errors_have_no_statements(database, pgcdc, key, hint
     assert ran.err.splitlines()[-1].startswith(f"hint: {hint}")
 
 
+def test_what_several_publications_share_is_said_once(shop, pgcdc):
+    shop.execute("CREATE PUBLICATION q FOR TABLE orders; CREATE PUBLICATION r FOR ALL TABLES")
+    ran = pgcdc("doctor", "-d", shop.uri)
+    assert ran.out.count(UPDATES_FAIL) == 1
+    assert "in order: 1 error, 1 warning" in ran.err
+    assert "too" not in ran.out
+    found = json.loads(pgcdc("doctor", "-d", shop.uri, "--json").out)["findings"]
+    assert [one["message"] for one in found].count(UPDATES_FAIL) == 1
+
+
 def test_nothing_wrong_is_success(shop, pgcdc):
     shop.execute("ALTER TABLE orders ADD PRIMARY KEY (id)")
     ran = pgcdc("doctor", "-d", shop.uri, "--publication", "p")
