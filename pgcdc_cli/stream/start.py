@@ -196,8 +196,10 @@ class RunStart:
     def _create_slot(self, connection: ReplicationConnection, source: StreamSource, log_end: Lsn) -> None:
         """Create the slot, after checking that the publications exist: it can't see later ones."""
         name = self._settings.slot
-        exists = self._catalog.slot(name) is not None
-        if exists and self._settings.if_not_exists:
+        slot = self._catalog.slot(name)
+        exists = slot is not None
+        # An invalidated one is refused next, with a hint that helps.
+        if slot is not None and (slot.lost or self._settings.if_not_exists):
             return
         done = self._done
         if done and not exists:

@@ -20,7 +20,7 @@ import scripted_walsender
 from processes import stream_command, wait_until
 from proxy import Proxy
 from segments import contents
-from stream_runs import NOW, SMALL, in_directory, insert, numbers, position, stream
+from stream_runs import NOW, SMALL, delivers, in_directory, insert, numbers, position, stream
 
 from pgcdc_cli.stream.reconnect import SAME_FAULTS
 
@@ -316,18 +316,22 @@ def test_an_invalidated_slot(own_server, tmp_path, version):
     with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute(SMALL)
         admin.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        assert delivers(server.uri(), "s", tmp_path / "out") == []
         for _ in range(4):
             admin.execute("INSERT INTO other VALUES (1)")
             admin.execute("SELECT pg_switch_wal()")
         admin.execute("CHECKPOINT")
         [status] = admin.execute("SELECT wal_status FROM pg_replication_slots").fetchone()
     assert status == "lost"
-    run = stream(server.uri(), "s", "-D", str(tmp_path / "out"), "--endpos", "now")
-    assert run.returncode == 6
-    assert run.stderr == (
-        'pgcdc: error: could not stream slot "s": invalidated (wal_removed)\n'
-        "hint: its changes are lost: drop it, and start over, with a snapshot, in another directory or file\n"
-    )
+    creates = ("--create-slot", "--accept-gap")
+    for out, more in (("out", ()), ("out", creates), ("new", ()), ("new", creates)):
+        run = stream(server.uri(), "s", "-D", str(tmp_path / out), "--endpos", "now", *more)
+        assert run.returncode == 6
+        assert run.stderr == (
+            'pgcdc: error: could not stream slot "s": invalidated (wal_removed)\n'
+            "hint: its changes are lost: drop it, and start over, with a snapshot, in another directory or"
+            " file\n"
+        )
 
 
 def test_a_slot_dropped_while_it_was_read(source, tmp_path, follow):
