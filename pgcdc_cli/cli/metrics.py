@@ -263,6 +263,8 @@ class MetricsOutput:
     def _write(self, file: Path) -> None:
         from prometheus_client import generate_latest
 
+        from pgcdc_cli.directory.disk import hint_for
+
         new = Path(f"{file}.{os.getpid()}")
         try:
             # The file is replaced by a rename, which would remove a device, even root's /dev/null.
@@ -275,7 +277,7 @@ class MetricsOutput:
         except OSError as error:
             with suppress(OSError):
                 new.unlink()
-            raise _cannot_write(file, error.strerror or str(error)) from error
+            raise _cannot_write(file, error.strerror or str(error), hint_for(error)) from error
         self._written_at = time.monotonic()
 
     def _registry(self) -> "CollectorRegistry":
@@ -289,8 +291,8 @@ class MetricsOutput:
 _REPLACED = "--metrics-file takes a file that can be replaced, in a folder that exists"
 
 
-def _cannot_write(file: Path, reason: str) -> PgcdcError:
-    return PgcdcError(ErrorKind.OUTPUT, f'could not write "{file}": {reason}', hint=_REPLACED)
+def _cannot_write(file: Path, reason: str, hint: str | None = None) -> PgcdcError:
+    return PgcdcError(ErrorKind.OUTPUT, f'could not write "{file}": {reason}', hint=hint or _REPLACED)
 
 
 def _require_client() -> None:

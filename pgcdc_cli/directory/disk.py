@@ -335,7 +335,12 @@ def _named(verb: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         message = f'could not {verb} "{path}": {error.strerror or error}'
-        raise PgcdcError(ErrorKind.OUTPUT, message, hint=_HINTS.get(error.errno or 0)) from error
+        raise PgcdcError(ErrorKind.OUTPUT, message, hint=hint_for(error)) from error
+
+
+def hint_for(error: OSError) -> str | None:
+    """Return a hint that fits the error; None if there is no special one."""
+    return _HINTS.get(error.errno or 0)
 
 
 def folder_of(path: str) -> str:
