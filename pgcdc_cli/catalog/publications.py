@@ -40,9 +40,11 @@ ORDER BY 1, 2
 _PUBLISHED = """
 SELECT DISTINCT t.schemaname::text, t.tablename::text,
        ARRAY(SELECT a.attname::text FROM pg_attribute a
-             WHERE a.attrelid = format('%%I.%%I', t.schemaname, t.tablename)::regclass
-                   AND a.attnum > 0 AND NOT a.attisdropped)
-FROM pg_publication_tables t WHERE t.pubname = ANY (%(names)s::text[])
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_publication_tables t
+JOIN pg_namespace n ON n.nspname = t.schemaname
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+WHERE t.pubname = ANY (%(names)s::text[])
 """
 
 _MISSING = """

@@ -2,8 +2,9 @@
 
 import json
 import select
+import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Literal
 
 import psycopg
@@ -78,6 +79,15 @@ _LOOK = 0.1
 
 _PATIENCE = 0.8
 """Seconds that an interrupt waits for the server, once for the cancel request and once for its answer."""
+
+_MOMENT = 0.01
+"""Seconds until a query is asked again."""
+
+_BESIDE_DDL = 5.0
+"""Seconds for which a query is asked again while it meets tables that others drop.
+
+Functions of the server, such as the one behind pg_publication_tables, list tables and then open each.
+"""
 
 _TOO_MANY_PORTS = "," * 999
 
@@ -187,8 +197,28 @@ def ask(
 ) -> list[tuple[Any, ...]]:
     """Run a query and return its rows. `text` decodes strings; by default invalid bytes are escaped.
 
+    One that fails because a table is dropped meanwhile is asked again, in a transaction with the same
+    snapshot. Raises psycopg.Error.
+    """
+    until = time.monotonic() + _BESIDE_DDL
+    begun = connection.info.transaction_status == TransactionStatus.INTRANS
+    while True:
+        try:
+            with connection.transaction() if begun else nullcontext():
+                return _ask_once(connection, query, parameters, text)
+        except errors.InternalError_:
+            if connection.closed or time.monotonic() > until:
+                raise
+        time.sleep(_MOMENT)
+
+
+def _ask_once(
+    connection: SessionConnection, query: str, parameters: Mapping[str, Any] | None, text: DatabaseText | None
+) -> list[tuple[Any, ...]]:
+    """Run a query, and once more if Python can't read a name.
+
     Names can be any bytes: in a database with encoding SQL_ASCII, and those of databases and roles, which all
-    databases of a server share, whatever their encodings. Raises psycopg.Error.
+    databases of a server share, whatever their encodings.
     """
     encoding = database_encoding(connection)
     shown = DatabaseText.shown(encoding)

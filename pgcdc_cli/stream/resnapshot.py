@@ -37,7 +37,7 @@ from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility
 from pgcdc_cli.stream.snapshot_rows import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot_session import Columns
-from pgcdc_cli.stream.snapshot_tables import SnapshotTable, WantedRows, find_tables
+from pgcdc_cli.stream.snapshot_tables import ChangedTableError, SnapshotTable, WantedRows, find_tables
 from pgcdc_cli.types.database_text import DatabaseText
 
 log = logging.getLogger("pgcdc")
@@ -103,7 +103,7 @@ class ResnapshotSource:
     stopped: Callable[[], bool]
 
     def find(self, session: ResnapshotSession) -> list[SnapshotTable]:
-        """Return all of them. Raises USAGE if one has no key, LockedError if one is locked."""
+        """Return all of them. Raises USAGE if one has no key, and BusyError."""
         wanted = replace(
             self.wanted, includes=lambda *names: any(one.matches(*names) for one in self.patterns)
         )
@@ -119,9 +119,11 @@ class ResnapshotSource:
     def _find(self, session: ResnapshotSession, wanted: WantedRows) -> list[SnapshotTable]:
         try:
             found = find_tables(session.snapshot, wanted, self.describe)
+        except ChangedTableError as error:
+            raise BusyError(error.tables) from error
         except PgcdcError as error:
             if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                raise LockedError from error
+                raise BusyError from error
             raise
         for table in found:
             _check_key(table)
@@ -141,8 +143,15 @@ def _check_key(table: SnapshotTable) -> None:
             raise PgcdcError(ErrorKind.USAGE, message, hint=_NULL_KEY)
 
 
-class LockedError(Exception):
-    """Another session holds a lock on a table, which can't be read for now."""
+class BusyError(Exception):
+    """Another session holds a lock on a table, or changed it since the snapshot: it can't be read for now.
+
+    `to_lock` are the tables, by schema and name, to lock before the next snapshot is taken.
+    """
+
+    def __init__(self, to_lock: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__()
+        self.to_lock = to_lock
 
 
 class Resnapshot:
@@ -155,6 +164,7 @@ class Resnapshot:
         self._sessions = ExitStack()
         self._known: dict[int, _Known] = {}
         self._limits: dict[int, int] = {}
+        self._to_lock: Sequence[tuple[str, str]] = ()
         self._not_before = 0.0
         self._barrier = 0
         self._quiet_until = time.monotonic() + QUIET
@@ -183,15 +193,16 @@ class Resnapshot:
         self._look_around()
 
     def _look_around(self) -> bool:
-        """Find the tables; false if one of them is locked for now."""
+        """Find the tables; false if one of them is busy for now."""
         if self._source.patterns:
-            look, self._barrier = self._session.look(), self._session.barrier()
+            look, self._barrier = self._session.look(self._to_lock), self._session.barrier()
             self.watch.forget_seen(look.seen)
             try:
                 tables = [table.schema for table in self._source.find(self._session)]
-            except LockedError:
-                return self._later()
+            except BusyError as error:
+                return self._later(error.to_lock)
             self._session.end()
+            self._to_lock = ()
             self._check_all_match(tables)
             self._known = {table.oid: _Known(table, look.position) for table in tables}
         edge, before = self._output.sink.edge, self.watch.tables
@@ -255,8 +266,9 @@ class Resnapshot:
         known = self._known[one.oid]
         try:
             table = self._source.find_again(self._session, known.schema)
-        except LockedError:
-            return self._later()
+        except BusyError as error:
+            return self._later(error.to_lock)
+        self._to_lock = ()
         if table is None:
             log.warning(_GONE, one.table)
             # Changes may be missing until it is back, so that rows read before could be out of date.
@@ -274,7 +286,7 @@ class Resnapshot:
     def _look(self) -> Look | None:
         """Take a snapshot that sees all transactions written so far; None if that isn't possible yet."""
         for attempt in range(ATTEMPTS):
-            look = self._session.look()
+            look = self._session.look(self._to_lock)
             self.watch.forget_seen(look.seen)
             if look.seen.xmin < self._barrier:
                 self._say_waiting(look.seen.xmin)
@@ -290,8 +302,9 @@ class Resnapshot:
             time.sleep(PAUSE)
         return None
 
-    def _later(self) -> bool:
+    def _later(self, to_lock: Sequence[tuple[str, str]] = ()) -> bool:
         self._session.end()
+        self._to_lock = to_lock or self._to_lock
         self._not_before = time.monotonic() + RETRY
         return False
 

@@ -117,9 +117,14 @@ class ResnapshotSession:
         [(xid,)] = self._ask(_BARRIER)
         return int(xid)
 
-    def look(self) -> Look:
-        """Begin a transaction and take its snapshot; waits for locks are short in it."""
+    def look(self, to_lock: Sequence[tuple[str, str]] = ()) -> Look:
+        """Begin a transaction and take its snapshot; waits for locks are short in it.
+
+        Tables `to_lock`, by schema and name, are locked before that if possible.
+        """
         self.snapshot.begin()
+        if to_lock:
+            self.snapshot.lock(to_lock, LOCK_TIMEOUT)
         self.snapshot.limit_lock_waits(LOCK_TIMEOUT)
         [(seen, position, unflushed)] = self._ask(_LOOK)
         if unflushed:

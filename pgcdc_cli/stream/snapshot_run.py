@@ -10,20 +10,31 @@ from functools import partial
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.changes.selection import PATTERN_HINT
+from pgcdc_cli.directory.checkpoint import StreamSource
 from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.settings import RunTotals, Signals
 from pgcdc_cli.stream.snapshot_rows import Snapshot, source_of
-from pgcdc_cli.stream.snapshot_session import SnapshotSession
-from pgcdc_cli.stream.snapshot_tables import SnapshotTable, WantedRows, find_tables, rows_to_come
+from pgcdc_cli.stream.snapshot_session import FOREVER, SnapshotSession
+from pgcdc_cli.stream.snapshot_tables import (
+    ChangedTableError,
+    SnapshotTable,
+    WantedRows,
+    find_tables,
+    rows_to_come,
+)
 from pgcdc_cli.types.database_text import DatabaseText, InvalidText
 
 log = logging.getLogger("pgcdc")
+
+ATTEMPTS = 10
+"""How often a snapshot is taken, at most, if others change tables before they are locked."""
 
 _THERE = "write to another directory or file: the data there is as of another moment"
 _OTHER_OPTIONS = (
@@ -112,10 +123,9 @@ class SnapshotRun:
         settings, wanted = self._settings, self._settings.wanted
         with self._signals.interruptible():
             catalog.check_publications(wanted.publications, for_slot=False)
-            source, position, in_recovery = source_of(session, wanted.publications)
             text = DatabaseText.of(session.database_encoding, None, settings.invalid_text)
             describe = partial(catalog.describe, text=text) if settings.use_catalog else describe_alone
-            tables = find_tables(session, wanted, describe, self._refuse)
+            (source, position, in_recovery), tables = self._find_tables(session, describe)
         self._check_any(tables)
         begun = self._sink.checkpoint
         self._sink.start(source, Lsn(0), None if begun is None else replace(begun, source=source))
@@ -126,6 +136,24 @@ class SnapshotRun:
             session, position, text, lambda: self._signals.stop, settings.workers, typed=typed
         )
         self._write(snapshot, tables, with_xid=settings.with_xid and not in_recovery)
+
+    def _find_tables(
+        self, session: SnapshotSession, describe: Describe
+    ) -> tuple[tuple[StreamSource, Lsn, bool], list[SnapshotTable]]:
+        """Take the snapshot; if others change a table before it is locked, take it again, after the lock."""
+        wanted = self._settings.wanted
+        for attempt in range(ATTEMPTS):
+            try:
+                source = source_of(session, wanted.publications)
+                return source, find_tables(session, wanted, describe, self._refuse)
+            except ChangedTableError as error:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                log.info("%s; taking it again", error.message)
+                session.end()
+                session.begin()
+                session.lock(error.tables, FOREVER)
+        raise AssertionError
 
     def _refuse(self, unmatched: Sequence[str]) -> None:
         """Raise USAGE for a --table pattern that matches nothing; warn about other patterns."""

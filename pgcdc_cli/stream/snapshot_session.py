@@ -1,7 +1,7 @@
 """A connection with a transaction that sees a snapshot, and copies rows out."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
@@ -18,8 +18,16 @@ from pgcdc_cli.types.pg_type import PgType
 
 Columns = tuple[pa.BinaryArray, ...]
 
-_BRIEFLY = "2s"
-"""How long to wait for tables that are to be locked before there is a snapshot."""
+BRIEFLY = "2s"
+"""How long to wait for a table that is to be locked before there is a snapshot."""
+
+FOREVER = "0"
+"""No limit to a wait for locks."""
+
+GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName)
+"""What the server says of names that others dropped or changed."""
+
+_LOCK = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
 
 _NO_LONGER_EXPORTED = (
     errors.InvalidParameterValue,
@@ -76,17 +84,18 @@ class SnapshotSession:
                 error.kind, error.hint = ErrorKind.CONNECTION, "run again"
             raise
 
-    def lock(self, tables: Sequence[tuple[str, str]]) -> bool:
-        """Lock tables against ALTER and TRUNCATE, before a snapshot is taken.
+    def lock(self, tables: Sequence[tuple[str, str]], timeout: str = BRIEFLY) -> bool:
+        """Lock those tables that exist against ALTER and TRUNCATE, before a snapshot is taken.
 
         False if that fails, or takes long; then nothing is locked.
         """
-        names = sql.SQL(", ").join(sql.Identifier(*name) for name in tables)
-        self.limit_lock_waits(_BRIEFLY)
+        self.limit_lock_waits(timeout)
         try:
-            # LOCK TABLE takes no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
-            self._run(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
-        except PgcdcError:
+            for name in tables:
+                # These take no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
+                with suppress(*GONE), self._connection.transaction():
+                    self._connection.execute(_LOCK.format(sql.Identifier(*name)))
+        except psycopg.Error:
             self.end()
             self.begin()
             return False
@@ -134,19 +143,29 @@ class SnapshotSession:
 
     def export(self) -> str:
         """Export the snapshot, and return its name; it can be imported as long as this transaction lasts."""
-        [(name,)] = self.ask("SELECT pg_export_snapshot()")
+        # Not with `ask`, since the server refuses it inside of a savepoint.
+        [(name,)] = self._run(sql.SQL("SELECT pg_export_snapshot()"))
         return str(name)
 
     def check(self, query: sql.Composable, doing: str) -> list[ResultColumn]:
-        """Have the server check a query, and lock the tables that it reads, without reading rows."""
+        """Have the server check a query, and lock the tables that it reads, without reading rows.
+
+        If it fails, the transaction can be used further.
+        """
+        # In one message, because there may be many tables.
+        checked = sql.SQL("SAVEPOINT checked; {} LIMIT 0; RELEASE SAVEPOINT checked").format(query)
         try:
             with self._connection.cursor() as cursor:
-                cursor.execute((query + sql.SQL(" LIMIT 0")).as_string(self._connection).encode())
+                cursor.execute(checked.as_string(self._connection).encode())
+                cursor.nextset()
                 result = cursor.pgresult
                 assert result is not None, "the query was executed"
                 numbers = range(result.nfields)
                 return [ResultColumn(result.ftable(n), result.ftablecol(n), result.ftype(n)) for n in numbers]
         except psycopg.Error as error:
+            with suppress(psycopg.Error):
+                # There is no savepoint after a syntax error.
+                self._connection.execute("ROLLBACK TO SAVEPOINT checked; RELEASE SAVEPOINT checked")
             raise server_failure(doing, error) from error
 
     def copy(
@@ -191,9 +210,9 @@ class SnapshotSession:
         yield
         self._connection.execute("SET client_encoding = UTF8")
 
-    def _run(self, statement: sql.Composable) -> None:
+    def _run(self, statement: sql.Composable) -> Iterable[tuple[Any, ...]]:
         try:
-            self._connection.execute(cast("Any", statement))
+            return self._connection.execute(cast("Any", statement))
         except psycopg.Error as error:
             raise server_failure("begin a snapshot", error) from error
 

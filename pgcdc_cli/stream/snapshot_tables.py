@@ -1,7 +1,8 @@
 """Find the tables that a snapshot reads, their rows and columns, and check that the role may read them."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from psycopg import errors, sql
@@ -11,8 +12,10 @@ from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.pgoutput.relations import Describe
-from pgcdc_cli.stream.snapshot_session import ResultColumn, SnapshotSession
+from pgcdc_cli.stream.snapshot_session import GONE, ResultColumn, SnapshotSession
 from pgcdc_cli.types.database_text import DatabaseText
+
+log = logging.getLogger("pgcdc")
 
 PART = 1024
 """Pages of a part: so few that most of its rows fit into what a thread reads ahead."""
@@ -54,7 +57,7 @@ SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
               AND CASE json_typeof(r.names)
                   WHEN 'array' THEN a.attname IN (SELECT json_array_elements_text(r.names))
                   ELSE a.attgenerated = '' END),
-       r.filters, c.relkind <> 'p', has_schema_privilege(c.relnamespace, 'USAGE'),
+       r.filters, c.relkind <> 'p', coalesce(has_schema_privilege(c.relnamespace, 'USAGE'), true),
        ARRAY(SELECT a.attname::text FROM pg_attribute a
              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                    AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')),
@@ -75,16 +78,23 @@ LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
 ORDER BY 2, 3
 """
 
-# pg_relation_filenode() returns the current file, the catalog that of the snapshot.
-_REWRITTEN = """
+# pg_relation_filenode() returns the current file, and pg_partition_tree() the current partitions, of which
+# rows are read; the catalog has those of the snapshot. inhdetachpending is new in PostgreSQL 14.
+_ALTERED = """
+WITH RECURSIVE parts (root, oid) AS (
+    SELECT t, t FROM unnest(%(tables)s::oid[]) t
+    UNION SELECT p.root, i.inhrelid FROM parts p JOIN pg_inherits i ON i.inhparent = p.oid
+    JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+    WHERE (to_jsonb(i) ->> 'inhdetachpending') IS DISTINCT FROM 'true')
 SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE (c.oid = ANY (%(tables)s::oid[])
-       OR c.oid IN (SELECT relid FROM unnest(%(tables)s::oid[]) t, pg_partition_tree(t)))
-      AND c.relfilenode <> pg_relation_filenode(c.oid)
+WHERE c.oid IN (SELECT oid FROM parts) AND c.relfilenode <> pg_relation_filenode(c.oid)
+   OR c.relkind = 'p' AND c.oid = ANY (%(tables)s::oid[])
+      AND ARRAY(SELECT p.oid FROM parts p WHERE p.root = c.oid ORDER BY 1)
+          <> ARRAY(SELECT relid::oid FROM pg_partition_tree(c.oid) ORDER BY 1)
 """
 
-
-_GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName)
+# A table that was dropped, and has no successor of the same name; functions see the present catalog.
+_DROPPED = "SELECT has_table_privilege(%(oid)s::oid, 'SELECT') IS NULL AND to_regclass(%(name)s) IS NULL"
 
 _RIGHTS_HINT = "it needs: {}"
 _COLUMNS_HINT = "it lacks the column, or the publication leaves it out; --table chooses among tables"
@@ -293,22 +303,35 @@ def find_tables(
             tables.append(SnapshotTable(selected.table, one.facts, wanted.where, wanted.sample))
     _check_columns(tables, wanted.selection.columns)
     _check_rights(tables, session.role.as_string())
-    _lock(session, tables, wanted)
-    _check_not_rewritten(session, tables)
+    tables = [table for table in tables if _lock(session, table, tables)]
+    _check_not_altered(session, tables)
     return tables
 
 
-def _lock(session: SnapshotSession, tables: Sequence[SnapshotTable], wanted: WantedRows) -> None:
-    for table in tables:
+def _lock(session: SnapshotSession, table: SnapshotTable, tables: Sequence[SnapshotTable]) -> bool:
+    """Lock one of these tables; false if it was dropped since the snapshot, so that nobody can read it."""
+    try:
+        columns = session.check(replace(table, where=None).query(), table.reading)
+    except PgcdcError as error:
+        if isinstance(error.__cause__, errors.DeadlockDetected):
+            raise ChangedTableError(table.schema.display, tables) from error
+        # A name in the snapshot's catalog no longer exists.
+        if not isinstance(error.__cause__, GONE):
+            raise
+        name = sql.Identifier(table.schema.schema, table.schema.name).as_string()
+        [(dropped,)] = session.ask(_DROPPED, {"oid": table.schema.oid, "name": name})
+        if not dropped:
+            raise ChangedTableError(table.schema.display, tables) from error
+        log.warning('table "%s" was dropped a moment ago: none of its rows are read', table.schema.display)
+        return False
+    if not all(map(table.has, table.schema.columns, columns)):
+        raise ChangedTableError(table.schema.display, tables)
+    if table.where is not None:
         try:
-            columns = session.check(table.query(), table.reading)
+            session.check(table.query(), table.reading)
         except PgcdcError as error:
-            # A name in the snapshot's catalog no longer exists; but --where may have a name that never did.
-            if isinstance(error.__cause__, _GONE) and wanted.where is None:
-                raise ChangedTableError(table.schema.display, tables) from error
             raise table.unfit(error) from error.__cause__
-        if not all(map(table.has, table.schema.columns, columns)):
-            raise ChangedTableError(table.schema.display, tables)
+    return True
 
 
 def _found(session: SnapshotSession, wanted: WantedRows) -> Iterator[_Found]:
@@ -347,11 +370,15 @@ def _check_columns(tables: Sequence[SnapshotTable], wanted: Sequence[str]) -> No
             raise PgcdcError(ErrorKind.USAGE, message, hint=_COLUMNS_HINT)
 
 
-def _check_not_rewritten(session: SnapshotSession, tables: Sequence[SnapshotTable]) -> None:
-    """Raise ChangedTableError if ALTER or TRUNCATE rewrote a table first: the snapshot sees no rows then."""
-    rewritten = session.ask(_REWRITTEN, {"tables": [table.schema.oid for table in tables]})
-    if rewritten:
-        raise ChangedTableError(rewritten[0][0], tables)
+def _check_not_altered(session: SnapshotSession, tables: Sequence[SnapshotTable]) -> None:
+    """Raise ChangedTableError if one was rewritten, or has other partitions, before it was locked.
+
+    The snapshot sees no rows of a table that ALTER or TRUNCATE rewrote, and those of a partition that was
+    detached are not among those of its root.
+    """
+    altered = session.ask(_ALTERED, {"tables": [table.schema.oid for table in tables]})
+    if altered:
+        raise ChangedTableError(altered[0][0], tables)
 
 
 def _check_rights(tables: Sequence[SnapshotTable], role: str) -> None:
