@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -178,8 +179,11 @@ class Listener:
         self._said: set[str] = set()
 
     def copy(self, lines: Iterable[bytes], log: Path) -> None:
-        """Write Spark's own output to the log; report, once each, what Spark is waiting for."""
-        with log.open("wb") as copy:
+        """Write Spark's own output to the log; report, once each, what Spark is waiting for.
+
+        Raises OUTPUT if the log can't be written: its folder may be full.
+        """
+        with log.open("wb", buffering=0) as copy:
             for line in lines:
                 text = line.decode(errors="replace")
                 if text.startswith(_RESULT):
@@ -190,7 +194,7 @@ class Listener:
                     if self._on_table is not None:
                         self._on_table(json.loads(text.removeprefix(PROGRESS)))
                 else:
-                    copy.write(line)
+                    _append(copy, log, line)
                     if self._verbose:
                         sys.stderr.write(text)
                     self._look_for_waiting(text)
@@ -205,7 +209,7 @@ class Listener:
 
 def failure(status: int, log: Path, kept: Path | None) -> PgcdcError:
     """Explain why there is no result, by the log's line that names the cause; the log is kept."""
-    where = f"Spark's whole output is in {kept or _temporary_copy(log)}"
+    where = _where(log, kept)
     lines = log.read_text(errors="replace").splitlines()
     missing = next(_found(_UNRESOLVED, lines), None)
     if missing is not None:
@@ -257,8 +261,23 @@ def _killed(why: str, where: str) -> PgcdcError:
     )
 
 
-def _temporary_copy(log: Path) -> Path:
-    descriptor, kept = tempfile.mkstemp(prefix="pgcdc-spark-", suffix=".log")
-    os.close(descriptor)
-    shutil.copyfile(log, kept)
-    return Path(kept)
+def _append(copy: FileIO, log: Path, line: bytes) -> None:
+    try:
+        copy.write(line)
+    except OSError as error:
+        message = f'could not write "{log}": {error.strerror}'
+        hint = "make room there, or set TMPDIR to another folder; nothing is lost: run again"
+        raise PgcdcError(ErrorKind.OUTPUT, message, hint=hint) from error
+
+
+def _where(log: Path, kept: Path | None) -> str:
+    """Say where Spark's output is kept: in a temporary copy, if not elsewhere and if there is room."""
+    if kept is None:
+        try:
+            descriptor, copy = tempfile.mkstemp(prefix="pgcdc-spark-", suffix=".log")
+            os.close(descriptor)
+            kept = Path(copy)
+            shutil.copyfile(log, kept)
+        except OSError as error:
+            return f"Spark's whole output could not be kept: {error.strerror}"
+    return f"Spark's whole output is in {kept}"

@@ -1,5 +1,6 @@
 """What a user hears of Spark's output while it runs and when it fails: with a script in place of Spark."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -30,6 +31,30 @@ def test_a_failure_says_why_and_keeps_the_log(tmp_path: Path, monkeypatch: pytes
     (log,) = tmp_path.glob("pgcdc-spark-*.log")
     assert caught.value.hint == f"Spark's whole output is in {log}"
     assert log.read_text() == "java.io.IOException: no space\nbye\n"
+
+
+def test_a_log_that_has_no_room_ends_the_run_with_a_hint() -> None:
+    listener = output.Listener(None, lambda _: None, verbose=False)
+    with pytest.raises(PgcdcError) as caught:
+        listener.copy([b"WARN a line\n"], Path("/dev/full"))
+    assert caught.value.kind is ErrorKind.OUTPUT
+    assert caught.value.message == 'could not write "/dev/full": No space left on device'
+    assert "TMPDIR" in (caught.value.hint or "")
+
+
+def test_a_failure_says_why_although_the_log_can_not_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    executable(tmp_path / "spark" / "bin" / "spark-submit", "echo 'OSError: no room'; exit 1")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(output.shutil, "copyfile", full)
+    with pytest.raises(PgcdcError, match=r"ended with status 1: OSError: no room$") as caught:
+        submit(MergeOptions("hdfs:/in", "wh"), SparkOptions())
+    assert caught.value.hint == "Spark's whole output could not be kept: No space left on device"
 
 
 def test_what_the_job_died_of_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
