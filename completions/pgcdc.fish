@@ -466,7 +466,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l recreated -x -a 'replace
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l compact -d 'Afterwards, merge the small files of each table'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l retain -x -d 'Afterwards, remove files of versions older than this, such as 7d'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l until -x -d 'Only segments that end at or before this LSN'
-complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l if-new -d 'Exit at once, without Spark, if there is nothing to do'
+complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l if-new -d 'Exit at once, without Spark, if there is nothing new'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l dry-run -d 'Print what would be done; write nothing'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l follow -x -d 'Keep running, and merge segments as they are finished. Default interval: 1s'
 complete -c pgcdc -n '__pgcdc_at pgcdc spark-submit' -l json -d 'Print the summary as JSON'

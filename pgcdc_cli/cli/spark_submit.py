@@ -169,7 +169,7 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     if_new: Annotated[
         bool,
         typer.Option(
-            "--if-new", help="Exit at once, without Spark, if there is nothing to do.", rich_help_panel=WORK
+            "--if-new", help="Exit at once, without Spark, if there is nothing new.", rich_help_panel=WORK
         ),
     ] = False,
     dry_run: Annotated[

@@ -8,11 +8,11 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -23,7 +23,6 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _ALL = ""
 _RECORD, _LOCK, _LOG = "_pgcdc.json", "_pgcdc.lock", "_pgcdc.log"
 _MANIFEST = "manifest.jsonl"
-Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -57,16 +56,13 @@ def local_path(location: str) -> Path | None:
 
 def read_record(warehouse: str) -> list[MergedTable] | None:
     """Read how far a warehouse is merged; None if unknown. Raises PgcdcError (SPARK) if it is damaged."""
-    return _read(warehouse, lambda content: [MergedTable.from_json(row) for row in content["rows"]])
-
-
-def _read(warehouse: str, parse: Callable[[Mapping[str, Any]], Content]) -> Content | None:
     directory = local_path(warehouse)
     if directory is None:
         return None
     record = directory / _RECORD
     try:
-        return parse(json.loads(record.read_bytes()))
+        content = json.loads(record.read_bytes())
+        return [MergedTable.from_json(row) for row in content["rows"]]
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -83,7 +79,7 @@ def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
     None if something is, or if that can't be seen without Spark.
     """
     rows, directory = read_record(options.warehouse), local_path(options.input)
-    if rows is None or directory is None or _upkeep_is_due(options, rows):
+    if rows is None or directory is None:
         return None
     everything = [row for row in rows if row.table == _ALL and row.mode in options.modes]
     if len(everything) < len(options.modes) or options.unmatched({row.table for row in rows}):
@@ -118,34 +114,6 @@ def matches_nothing(options: MergeOptions) -> bool:
     if not whole or any(name is None or name.count(".") > 1 for name in names):
         return False
     return len(options.unmatched(names)) == len(options.tables)
-
-
-def _upkeep_is_due(options: MergeOptions, rows: Sequence[MergedTable]) -> bool:
-    """Whether a table lacks, at its version, what the options ask for after a merge."""
-    if options.dry_run or not options.upkeep:
-        return False
-    done = _read(
-        options.warehouse, lambda content: {_version(**one): one for one in content.get("upkeep", ())}
-    )
-    wanted = (row for row in rows if row.table != _ALL and row.version is not None)
-    return any(
-        _lacks((done or {}).get((row.table, row.mode, row.version), {}), options)
-        for row in wanted
-        if options.selects(row.table)
-    )
-
-
-def _version(*, table: str, mode: str, version: int | None, **_: object) -> tuple[str, str, int | None]:
-    return table, mode, version
-
-
-def _lacks(done: Mapping[str, Any], options: MergeOptions) -> bool:
-    removed = done.get("retain")
-    return (
-        (options.compact and not done.get("compact"))
-        or (options.retain is not None and (removed is None or removed > options.retain))
-        or (options.readers is not None and done.get("readers") != options.readers)
-    )
 
 
 def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:

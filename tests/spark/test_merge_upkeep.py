@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from merge_directories import Directory, merge_into, read_table, table_path
@@ -12,12 +11,10 @@ from pyspark.sql import SparkSession
 
 from pgcdc_cli.spark.pgcdc_merge import delta
 from pgcdc_cli.spark.pgcdc_merge.iceberg import IcebergLake
-from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
-from pgcdc_cli.spark.warehouse import last_merged, read_record
+from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.stream_status import as_of
 
 ONE = table_schema("One", {"id": pg_type(INT4)}, ("id",), schema="Shop")
-TWO = table_schema("Two", {"id": pg_type(INT4)}, ("id",), schema="Shop")
 SEGMENTS = 3
 
 
@@ -51,35 +48,6 @@ def test_compaction_and_retention_keep_what_is_recorded(
     directory.segment([(ONE, [insert(4)])])
     assert merge_into(spark, directory, warehouse, format=lake)["tables"][0]["inserted"] == 1
     assert read_table(spark, warehouse, ONE, lake).count() == SEGMENTS + 1
-
-
-def test_with_nothing_new_to_merge_upkeep_that_is_due_is_new(
-    spark: SparkSession, tmp_path: Path, directory: Directory
-) -> None:
-    """Each kind of it is done once after a table's last merge, whichever run did it."""
-    warehouse = tmp_path / "wh"
-
-    def is_new(**upkeep: Any) -> bool:
-        return last_merged(MergeOptions(str(directory.path), str(warehouse), **upkeep)) is None
-
-    directory.segment([(ONE, [insert(1)]), (TWO, [insert(2)])])
-    merge_into(spark, directory, warehouse)
-    asked: list[dict[str, Any]] = [{"compact": True}, {"retain": 24}, {"readers": "modern"}]
-    assert not is_new()
-    assert [is_new(**one) for one in asked] == [True, True, True]
-    assert not is_new(compact=True, dry_run=True)
-    merge_into(spark, directory, warehouse, compact=True, tables=["Shop.One"])
-    assert is_new(compact=True)
-    assert not is_new(compact=True, tables=["Shop.One"])
-    merge_into(spark, directory, warehouse, compact=True, retain=24)
-    assert [is_new(**one) for one in (*asked, {"retain": 48}, {"retain": 23})] == [
-        False, False, True, False, True,
-    ]  # fmt: skip
-    directory.segment([(TWO, [insert(3)])])
-    merge_into(spark, directory, warehouse)
-    assert not is_new()
-    assert is_new(compact=True)
-    assert not is_new(compact=True, retain=24, tables=["Shop.One"])
 
 
 def test_a_merge_of_few_rows_leaves_the_files_of_all_others(

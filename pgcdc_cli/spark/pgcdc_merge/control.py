@@ -10,7 +10,7 @@ is also in WAREHOUSE/_pgcdc.json, written last, for readers without Spark.
 import datetime as dt
 import fcntl
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .lake import CONTROL, Lake, LakeTable, is_conflict, plan_plainly
 from .merge_errors import WRITABLE, MergeError, cause_of
-from .options import MERGE, MergeOptions
+from .options import MERGE
 from .segments import HadoopFiles, join
 
 ALL = ""
@@ -127,31 +127,6 @@ class ControlRow:
 
 
 @dataclass(frozen=True)
-class Upkeep:
-    """What was done to a table's version after a merge; it says nothing of other versions.
-
-    `retain` is in hours, None if nothing was removed; `readers` is None if it wasn't converted.
-    """
-
-    table: str
-    mode: str
-    version: int | None
-    compact: bool = False
-    retain: int | None = None
-    readers: str | None = None
-
-    def after(self, options: MergeOptions) -> "Upkeep":
-        """Add what a run with these options did."""
-        retained = [hours for hours in (self.retain, options.retain) if hours is not None]
-        return replace(
-            self,
-            compact=self.compact or options.compact,
-            retain=min(retained, default=None),
-            readers=options.readers or self.readers,
-        )
-
-
-@dataclass(frozen=True)
 class ModeProgress:
     """How far the tables are merged in one mode."""
 
@@ -177,7 +152,6 @@ class ControlTable:
         self._record = join(warehouse, RECORD)
         self._version: int | None = None
         self.rows: dict[TableMode, ControlRow] = {}
-        self._upkeep: dict[TableMode, Upkeep] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -187,7 +161,6 @@ class ControlTable:
             if not table.exists or table.version != self._version:
                 self.rows = _rows(table) if table.exists else {}
             self._version = table.version
-            self._upkeep = _upkeep(HadoopFiles(self._spark).read(self._record))
         except (PySparkException, Py4JJavaError, TypeError) as error:
             raise MergeError(
                 f'could not read the control table "{self._lake.control_location}": {cause_of(error)}',
@@ -218,22 +191,10 @@ class ControlTable:
     def keep_record(self) -> None:
         """Write the JSON record, unless it already has the control table's content."""
         rows = [row.to_json() for row in self.rows.values()]
-        upkeep = [asdict(one) for key, one in self._upkeep.items() if one.version == self._version_of(key)]
-        content = json.dumps({"format_version": 1, "rows": rows, "upkeep": upkeep}).encode() + b"\n"
+        content = json.dumps({"format_version": 1, "rows": rows}).encode() + b"\n"
         files = HadoopFiles(self._spark)
         if rows and files.read(self._record) != content:
             files.write(self._record, content)
-
-    def keep_up(self, rows: Sequence[ControlRow], options: MergeOptions) -> None:
-        """Record that everything was done to these tables that the options ask for after a merge."""
-        for row in rows:
-            known = self._upkeep.get(row.key)
-            new = Upkeep(row.table, row.mode, row.version)
-            self._upkeep[row.key] = (known if known and known.version == row.version else new).after(options)
-        self.keep_record()
-
-    def _version_of(self, key: TableMode) -> int | None:
-        return self.rows[key].version if key in self.rows else None
 
     def _frame(self, rows: Mapping[TableMode, ControlRow]) -> DataFrame:
         """Make a DataFrame from JSON; from Python values it would need Python on the executors."""
@@ -257,15 +218,6 @@ class ControlTable:
                 "wait for it to end, and run again",
                 locked=True,
             ) from error
-
-
-def _upkeep(record: bytes | None) -> dict[TableMode, Upkeep]:
-    """Read what a JSON record says of it: nothing if it is damaged, or an earlier pgcdc's."""
-    try:
-        found = [Upkeep(**one) for one in json.loads(record or b"{}").get("upkeep", ())]
-    except (ValueError, TypeError, AttributeError):
-        return {}
-    return {(one.table, one.mode): one for one in found}
 
 
 def _rows(table: LakeTable) -> dict[TableMode, ControlRow]:

@@ -369,9 +369,8 @@ class _MergeRun:
 
         This comes after the control table's last write: that holds what the marks of removed versions said.
         The versions after compaction are recorded before anything is removed, so that recorded versions can
-        always be read. If all went well, that is recorded, too, for --if-new.
+        always be read.
         """
-        warned = self._summary.warned
         if self._options.readers is not None:
             wanted = [row for row in control.rows.values() if self._is_wanted(row)]
             self._record(control, wanted, _at_once(self._converted, wanted))
@@ -380,8 +379,6 @@ class _MergeRun:
             self._record(control, rows, _at_once(self._compacted, rows))
         if self._options.retain is not None and rows:
             _at_once(self._expire, [self._lake.control_location, *(str(row.path) for row in rows)])
-        if self._options.upkeep and self._summary.warned == warned:
-            control.keep_up([row for row in control.rows.values() if self._is_kept_up(row)], self._options)
 
     def _record(self, control: ControlTable, before: list[ControlRow], rows: list[ControlRow]) -> None:
         """Write changed rows to the control table, and to the summary."""

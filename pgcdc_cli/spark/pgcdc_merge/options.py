@@ -112,11 +112,6 @@ class MergeOptions:
     def modes(self) -> tuple[str, ...]:
         return (MERGE, CHANGELOG) if self.mode == "both" else (self.mode,)
 
-    @property
-    def upkeep(self) -> bool:
-        """Whether tables are to be maintained after the merge, also those that it doesn't change."""
-        return self.compact or self.retain is not None or self.readers is not None
-
     def selects(self, table: str) -> bool:
         """Whether a table, given as `schema.table`, is among those to merge."""
         return not self.tables or any(fnmatchcase(table, pattern) for pattern in self.tables)

@@ -61,11 +61,6 @@ class Summary:
     def warn(self, warning: str) -> None:
         self._warnings[warning] = warning
 
-    @property
-    def warned(self) -> int:
-        """The number of warnings so far."""
-        return len(self._warnings)
-
     def plan(self, key: TableMode, path: str, segment: int, work: TableRange) -> None:
         """Record what a dry run would merge."""
         numbers = [file.segment for file in work.files]
