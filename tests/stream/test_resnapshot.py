@@ -19,9 +19,10 @@ from processes import PGCDC, stream_command, wait_until
 from row_changes import RowChange, row_changes
 from segments import contents, manifest
 from servers import Database, Encoded
-from stream_runs import NOW, refused, stream
+from stream_runs import NOW, end_of_log, refused, stream
 from test_stream_snapshot import FORMATS, checkpoint
 
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.stream.resnapshot_session import Visibility
 
 AGAIN = ("--resnapshot", "public.items")
@@ -282,6 +283,21 @@ def test_a_row_whose_key_came_to_where_all_is_read_is_read_once_more(database18,
     read = {key for op, _, _, after, _ in lines(out) if op == "R" for key in [(after["kind"], after["id"])]}
     assert {("a", -299), ("b", -298)} <= read
     assert manifest(out)[-1]["end_lsn"] == checkpoint(out)["end_lsn"]
+
+
+def test_a_row_that_moved_is_not_forgotten_by_a_run_that_is_killed(database18, tmp_path, follow):
+    """The checkpoint is behind its change, and has its key."""
+    out = tmp_path / "out"
+    uri, slot, *arguments = killed_half_way(database18, out)
+    database18.execute("UPDATE items SET kind = 'a' WHERE id = 299")
+    end = end_of_log(database18)
+    with psycopg.connect(uri) as locking:
+        locking.execute("LOCK TABLE items")
+        run = follow(uri, slot, out, *map(str, arguments))
+        wait_until(lambda: Lsn.parse(checkpoint(out)["end_lsn"]) >= end)
+        run.stop(signal.SIGKILL)
+    subprocess.run(small_chunks(uri, slot, *arguments, *NOW), check=True)
+    assert folded(out) == source(database18)
 
 
 def test_a_row_moves_to_where_all_is_read_while_its_key_has_another_name(database18, tmp_path):
