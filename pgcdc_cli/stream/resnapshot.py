@@ -316,7 +316,8 @@ class Resnapshot:
     def _copy(self, one: TableResnapshot, table: SnapshotTable, look: Look) -> None:
         """Write the rows to read once more and the next chunk, both from one snapshot."""
         limit = self._limits.get(one.oid, FIRST_ROWS)
-        stamper = Stamper(self._output.sink.edge.lsn, 0, one.rows)
+        # Several tables may be read at the same edge.
+        stamper = Stamper(self._output.sink.edge.lsn, 0, sum(table.rows for table in self.watch.state))
         moved = self._write(table, self._session.moved(one, table), stamper)
         read, stage = _NOTHING, one.stage
         if stage == "reading":

@@ -524,6 +524,17 @@ def test_what_is_done_is_not_done_again_until_the_option_was_left_out(database18
     assert json.loads(line)["checkpoint"]["resnapshot"] == [found]
 
 
+def test_rows_of_several_tables_that_are_read_at_one_position_are_numbered_on(database18, tmp_path):
+    for table in "tuv":
+        database18.execute(f"CREATE TABLE {table} (a int PRIMARY KEY); INSERT INTO {table} VALUES (1), (2)")
+    database18.execute("CREATE PUBLICATION pub FOR ALL TABLES")
+    out = tmp_path / "out"
+    run = stream(database18.uri, database18.create_slot(), "-f", str(out), "--resnapshot", "public.*", *NOW)
+    assert (run.returncode, run.stderr) == (0, "")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["seq"] for row in rows] == list(range(6))
+
+
 def test_a_table_that_is_published_later(database18, tmp_path):
     database18.execute(TABLES)
     database18.execute("CREATE TABLE late (id int PRIMARY KEY, b text)")
