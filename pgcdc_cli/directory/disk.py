@@ -360,12 +360,12 @@ class OpenFiles:
     raises its error.
     """
 
-    def __init__(self, disk: Disk, root: str, limit: int | None = None) -> None:
+    def __init__(self, disk: Disk, root: str) -> None:
         self.disk = disk
         self.root = root
         self.changed_folders: set[str] = set()
         self.kept: str | None = None
-        self._limit = limit or _descriptor_limit()
+        self._limit = _descriptor_limit()
         self._open: OrderedDict[str, int] = OrderedDict()
         self._writer = ThreadPoolExecutor(1, "pgcdc-writer")
         self._write: Future[None] | None = None
