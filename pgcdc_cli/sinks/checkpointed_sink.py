@@ -70,9 +70,6 @@ class Destination(Protocol):
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Open the files that the checkpoint names; a single file is created and saved in it if it is new."""
 
-    def fsync(self, changed: list[OutputFile]) -> None:
-        """Fsync the files written to, and their schema files; the caller fsyncs folders."""
-
     def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Save the checkpoint of an edge, and switch to new files; the old ones are finished and fsynced."""
 
@@ -130,8 +127,8 @@ class CheckpointedSink:
         assert self._checkpoint is not None, "the sink was not started"
         return self._checkpoint
 
-    def open(self) -> Checkpoint | None:
-        """Lock the output, recover the state of its checkpoint, and return that; None if there is none.
+    def open(self) -> None:
+        """Lock the output, and recover the state of its checkpoint.
 
         Raises LOCKED, CHECKPOINT, OUTPUT, or USAGE for a checkpoint of another format or other options.
         """
@@ -142,7 +139,6 @@ class CheckpointedSink:
         except BaseException:
             self._release()
             raise
-        return self._checkpoint
 
     def _recover(self) -> None:
         checkpoint = read_checkpoint(self._files.disk, self._checkpoint_path)
@@ -327,7 +323,7 @@ class CheckpointedSink:
         )
 
     def _fsync(self, changed: list[OutputFile]) -> None:
-        self._destination.fsync(changed)
+        self.outputs.fsync(changed)
         new = [one for one in self._edge.prepared if one not in self._saved.prepared]
         self._files.fsync_all({one.path: one.size for one in new if one.path is not None})
         self._files.fsync_folders()

@@ -29,7 +29,7 @@ from pgcdc_cli.directory.manifest import Segment, SegmentFile, decode_segment
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import FileFormat
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
-from pgcdc_cli.sinks.output_file import OutputFile, TableFiles
+from pgcdc_cli.sinks.output_file import TableFiles
 from pgcdc_cli.sinks.segment_command import SegmentCommand
 from pgcdc_cli.sinks.sink import SinkSettings
 
@@ -101,11 +101,6 @@ class SegmentDirectory:
             self._outputs.open(entry, head, exists=True)
         if self._command is not None:
             self._command.catch_up()
-
-    def fsync(self, changed: list[OutputFile]) -> None:
-        """Fsync the files written to, and write new schema files durably."""
-        self._files.fsync_all({output.path: output.now.size for output in changed})
-        self._outputs.schemas.write()
 
     def end(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Do nothing: a segment without rows has no files."""

@@ -17,7 +17,7 @@ from pgcdc_cli.directory.file_names import beside
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import FileFormat
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
-from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
+from pgcdc_cli.sinks.output_file import OutputFiles
 from pgcdc_cli.sinks.sink import SinkSettings
 
 _PUT_BACK = "move the file that was written back under this name, and run again"
@@ -184,10 +184,6 @@ class SingleFile:
         if found is None:
             raise damaged(self._full, "it is missing")
         return found
-
-    def fsync(self, changed: list[OutputFile]) -> None:
-        """Fsync the file, if it was written to."""
-        self._files.fsync_all({output.path: output.now.size for output in changed})
 
     def rotate(self, edge: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Save the checkpoint, and switch to a new file if the old one was moved."""

@@ -113,6 +113,10 @@ class OutputFiles:
         """Return the files' entries for a checkpoint at the last edge."""
         return tuple(output.entry for output in self._outputs if output.lasting)
 
+    def fsync(self, changed: list["OutputFile"]) -> None:
+        """Fsync these files; the caller fsyncs folders."""
+        self.files.fsync_all({output.path: output.now.size for output in changed})
+
     def now_durable(self, changed: list["OutputFile"]) -> None:
         """Mark the whole transactions in these files as durable; in the others they are."""
         for output in changed:
@@ -137,13 +141,12 @@ class OutputFiles:
 class TableFiles(OutputFiles):
     """The files of a directory's open segment: one for each table.
 
-    A file that is full, at `full_size` bytes, or whose table has changed goes on in another part. `schemas`
-    are the schema files of all tables.
+    A file that is full, at `full_size` bytes, or whose table has changed goes on in another part.
     """
 
     def __init__(self, files: OpenFiles, encoding: FileFormat, full_size: int | None) -> None:
         super().__init__(files, encoding)
-        self.schemas = SchemaFiles(files)
+        self._schemas = SchemaFiles(files)
         self.segment = 1
         self._full_size = full_size
         self._folders: dict[tuple[str, str], str] = {}
@@ -157,11 +160,16 @@ class TableFiles(OutputFiles):
     def append(self, encoded: EncodedSlice) -> None:
         """Append each piece of a slice to its file, and note all its tables for the schema files."""
         for table in encoded.tables:
-            self.schemas.note(table)
+            self._schemas.note(table)
         super().append(encoded)
 
+    def fsync(self, changed: list["OutputFile"]) -> None:
+        """Fsync these files, and write new schema files durably."""
+        super().fsync(changed)
+        self._schemas.write()
+
     def _file_for(self, piece: Piece) -> "OutputFile":
-        schema = None if piece.table is None else self.schemas.note(piece.table)
+        schema = None if piece.table is None else self._schemas.note(piece.table)
         folder = self._folder(piece)
         newest = self._newest.get(folder)
         if newest is None:

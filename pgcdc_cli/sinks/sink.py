@@ -86,8 +86,8 @@ class Sink(Protocol):
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint on disk."""
 
-    def open(self) -> Checkpoint | None:
-        """Lock and recover; return the checkpoint, which must be checked against the source, or None."""
+    def open(self) -> None:
+        """Lock and recover; then `checkpoint` must be checked against the source, if there is one."""
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
         """Begin at `start_lsn`, or go on with the checkpoint that `check_source` returned.

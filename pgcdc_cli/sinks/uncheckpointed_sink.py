@@ -79,8 +79,8 @@ class UncheckpointedSink:
     def checkpoint(self) -> Checkpoint | None:
         return None
 
-    def open(self) -> Checkpoint | None:
-        """Open the target; there is never a checkpoint."""
+    def open(self) -> None:
+        """Open the target."""
         if isinstance(self._target, int):
             self._fd = self._target
         else:
@@ -91,7 +91,6 @@ class UncheckpointedSink:
         self._regular = self._fsyncs and found is not None and found.regular
         # A file without a name may be given as one, such as /dev/stdout.
         self._named = isinstance(self._target, str) and found is not None and found.links > 0
-        return None
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
         """Begin at `start_lsn`; source and checkpoint are ignored."""

@@ -28,7 +28,8 @@ def make_sink(path, disk: Disk | None = None, clock: Clock | None = None) -> Che
 
 def started(path) -> CheckpointedSink:
     sink = make_sink(path)
-    sink.start(SOURCE, START, sink.open())
+    sink.open()
+    sink.start(SOURCE, START, sink.checkpoint)
     return sink
 
 

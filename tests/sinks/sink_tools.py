@@ -217,7 +217,8 @@ class ScriptedRun:
         raise NotImplementedError
 
     def run(self) -> None:
-        assert self.sink.open() is None
+        self.sink.open()
+        assert self.sink.checkpoint is None
         self.sink.start(SOURCE, START)
         for step in self.steps():
             step()
@@ -306,7 +307,8 @@ def started(
 ) -> CheckpointedSink:
     """Open a sink for a new directory."""
     sink = make_directory(str(path), encoding or Lines(), None, clock, **settings)
-    sink.start(SOURCE, START, sink.open())
+    sink.open()
+    sink.start(SOURCE, START, sink.checkpoint)
     return sink
 
 

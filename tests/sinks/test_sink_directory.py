@@ -95,7 +95,8 @@ def test_rows_that_no_interval_makes_durable_are_written_at_each_status_interval
 def test_what_is_durable_is_not_written_again(tmp_path):
     disk = FailingDisk()
     sink = make_directory(str(tmp_path / "d"), Lines(), disk)
-    sink.start(SOURCE, START, sink.open())
+    sink.open()
+    sink.start(SOURCE, START, sink.checkpoint)
     sink.write(Feed(Lines()).whole(TXS[0]))
     sink.flush()
     calls = len(disk.calls)
@@ -233,7 +234,8 @@ def test_no_segment_ends_while_one_table_is_ahead_of_the_others(tmp_path):
 
 def test_the_position_of_a_slot_to_come_is_known_until_the_snapshot_is_complete(tmp_path):
     sink, feed = make_directory(str(tmp_path / "d"), Lines()), Feed(Lines())
-    sink.start(SOURCE, Lsn(0), sink.open())
+    sink.open()
+    sink.start(SOURCE, Lsn(0), sink.checkpoint)
     sink.creating(TXS[0].end_lsn)
     sink.write(feed.part(TXS[0], 0, 1))
     sink.flush()
@@ -273,7 +275,8 @@ def test_the_disk_begins_with_large_files_before_they_are_fsynced(tmp_path, monk
     monkeypatch.setattr(output_file, "WRITE_BACK", 100)
     disk = RecordingDisk()
     sink, feed = make_directory(str(tmp_path / "d"), Lines(), disk), Feed(Lines())
-    sink.start(SOURCE, START, sink.open())
+    sink.open()
+    sink.start(SOURCE, START, sink.checkpoint)
     for tx in TXS:
         sink.write(feed.whole(tx))
     written = sink.outputs.size
@@ -608,11 +611,13 @@ def test_what_differs_in_many_or_long_options_is_named():
 def test_only_a_snapshot_that_is_not_finished_must_go_on_with_its_options(tmp_path, end_lsn):
     """A finished one is refused later, for a better reason."""
     sink = make_directory(str(tmp_path / "d"), Lines())
-    sink.start(replace(SOURCE, slot=""), end_lsn, sink.open())
+    sink.open()
+    sink.start(replace(SOURCE, slot=""), end_lsn, sink.checkpoint)
     sink.close()
     again = make_directory(str(tmp_path / "d"), Lines(), options={"numeric": "number"})
     if end_lsn:
-        assert again.open().end_lsn == end_lsn
+        again.open()
+        assert again.checkpoint.end_lsn == end_lsn
         again.close()
     else:
         assert "its numeric is not set, and now it is number" in error_of(again.open).message

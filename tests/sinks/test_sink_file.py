@@ -128,7 +128,8 @@ def test_a_file_that_was_moved_while_no_run_could_be_told_is_found(tmp_path, cre
     if created:
         path.touch()
     sink = make_sink(path)
-    assert sink.open().end_lsn == TXS[1].end_lsn
+    sink.open()
+    assert sink.checkpoint.end_lsn == TXS[1].end_lsn
     sink.close()
     check_moved_after_two(path, moved)
 
@@ -159,7 +160,9 @@ def test_hup_after_a_move_counts_while_a_snapshot_is_read(tmp_path, ends):
         sink.tick()
         assert path.exists()
     sink.close()
-    assert make_sink(path).open().read == (read.read,)
+    again = make_sink(path)
+    again.open()
+    assert again.checkpoint.read == (read.read,)
     assert lines(moved) == expected(TXS[:1])
     assert path.read_bytes() == b""
 
@@ -252,7 +255,8 @@ def test_what_was_written_stays_until_the_source_is_known_to_send_it_again(tmp_p
     (tmp_path / "older").rename(checkpoint)
     for _ in range(2):
         again = make_sink(path)
-        assert again.open().end_lsn == TXS[0].end_lsn
+        again.open()
+        assert again.checkpoint.end_lsn == TXS[0].end_lsn
         again.close()
         assert lines(path) == expected(TXS[:2])
 
@@ -334,7 +338,8 @@ def test_a_file_without_rows_may_go_between_two_runs(tmp_path, change):
     sink.close()
     change(path)
     sink = make_sink(path)
-    assert sink.open().end_lsn == TXS[0].end_lsn
+    sink.open()
+    assert sink.checkpoint.end_lsn == TXS[0].end_lsn
     go_on(sink, feed(), TXS, sink.durable_lsn)
     assert lines(path) == expected(TXS[1:])
 
@@ -414,7 +419,8 @@ def test_rows_appended_by_an_unfinished_run_are_cut(tmp_path):
     sink.write(feed().whole(TXS[2]))
     sink._release()
     sink = make_sink(path)
-    assert sink.open().end_lsn == TXS[1].end_lsn
+    sink.open()
+    assert sink.checkpoint.end_lsn == TXS[1].end_lsn
     go_on(sink, feed(), TXS, TXS[1].end_lsn)
     assert lines(path) == expected(TXS)
 

@@ -95,7 +95,8 @@ def test_whatever_fails_at_any_call_while_a_moved_file_is_left_each_transaction_
         disk = FailingDisk(at, how)
         sink = make_sink(path, disk)
         with suppress(Crash, PgcdcError):
-            sink.start(SOURCE, START, sink.open())
+            sink.open()
+            sink.start(SOURCE, START, sink.checkpoint)
         with suppress(Crash, PgcdcError):
             sink.close()
         disk.bury()
@@ -126,7 +127,8 @@ def test_after_a_power_cut_at_any_call_while_an_empty_file_is_left_each_transact
             disk.cut_at = at
             sink = make_sink("/data/out", disk)
             with suppress(Crash):
-                sink.start(SOURCE, START, sink.open())
+                sink.open()
+                sink.start(SOURCE, START, sink.checkpoint)
                 sink.write(feed().part(TXS[4], 0, 6))
                 sink.close()
             made = disk.calls

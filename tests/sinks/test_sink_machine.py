@@ -77,7 +77,8 @@ class SinkMachine(RuleBasedStateMachine):
 
     def connect(self):
         self.sink = make_directory(ROOT, self.encoding, self.disk, self.clock, **self.settings)
-        self.sink.start(SOURCE, START, self.sink.open())
+        self.sink.open()
+        self.sink.start(SOURCE, START, self.sink.checkpoint)
         self.redeliver()
 
     def redeliver(self):

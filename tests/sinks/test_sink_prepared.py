@@ -109,7 +109,8 @@ def first_run(path, disk, checkpoints=2):
     sink = make_directory(path, Lines(), disk, Clock(), **SETTINGS)
     server = Server(checkpoints)
     try:
-        assert sink.open() is None
+        sink.open()
+        assert sink.checkpoint is None
         sink.start(SOURCE, START)
         server.run(sink, START)
     except Crash:
@@ -119,7 +120,8 @@ def first_run(path, disk, checkpoints=2):
 
 def second_run(path, disk, confirmed, checkpoints=2):
     sink = make_directory(path, Lines(), disk, Clock(), **SETTINGS)
-    checkpoint = sink.open()
+    sink.open()
+    checkpoint = sink.checkpoint
     sink.start(SOURCE, START, checkpoint)
     assert sink.durable_lsn >= confirmed
     Server(checkpoints).run(sink, confirmed)

@@ -18,7 +18,8 @@ TXS = transactions("ab", "a", "aacb", "bc")
 
 def started(target, disk=None, clock=None, **settings) -> UncheckpointedSink:
     sink = UncheckpointedSink(target, Lines(), SinkSettings(**settings), disk, clock)
-    assert sink.open() is None
+    sink.open()
+    assert sink.checkpoint is None
     sink.start(SOURCE, START, None)
     return sink
 
