@@ -119,8 +119,9 @@ class _Cursor:
     def left(self) -> int:
         return len(self.data) - self.offset
 
-    def error(self, reason: str) -> UndecodableError:
-        return UndecodableError(f"could not decode {_title(self.tag)}: {reason}", self.data[self.start :])
+    def error(self, reason: str, remedy: str | None = None) -> UndecodableError:
+        message = f"could not decode {_title(self.tag)}: {reason}"
+        return UndecodableError(message, self.data[self.start :], remedy=remedy)
 
     def _advance(self, size: int, what: str) -> int:
         if size > self.left:
@@ -173,11 +174,9 @@ class _Cursor:
         try:
             decoded = self.text.name(text)
         except UnicodeDecodeError as error:
-            failure = self.error(
-                f"{what} at byte {self.at} is not UTF-8: {error.reason} at byte {self.at + error.start}"
-            )
-            failure.hint = failure.remedy = INVALID_NAME_HINT
-            raise failure from None
+            where = f"{error.reason} at byte {self.at + error.start}"
+            reason = f"{what} at byte {self.at} is not UTF-8: {where}"
+            raise self.error(reason, INVALID_NAME_HINT) from None
         self.offset = end + 1
         return decoded
 

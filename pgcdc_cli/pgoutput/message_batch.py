@@ -128,10 +128,7 @@ class MessageBuffer:
                 text=self.text,
             )
         except UndecodableError as error:
-            failure = self.error(number, error.message)
-            if error.remedy is not None:
-                failure.hint = failure.remedy = error.remedy
-            raise failure from None
+            raise self.error(number, error.message, error.remedy) from None
 
     def sizes(self, numbers: Int64s) -> Int64s:
         return self.ends[numbers] - self.starts[numbers]
@@ -147,12 +144,12 @@ class MessageBuffer:
         """Copy n values out of the buffer into an array."""
         return kernels.pack(self.arrow, starts, ends)
 
-    def error(self, number: int, message: str) -> UndecodableError:
+    def error(self, number: int, message: str, remedy: str | None = None) -> UndecodableError:
         """Make an error about one message that names its LSN."""
         # Relation and Type messages have LSN 0, and precede the change that has one.
         later = self.lsn[number:]
         lsn = int(later[np.argmax(later > 0)])
-        return UndecodableError(f"{message} (LSN {Lsn(lsn)})", self.message(number))
+        return UndecodableError(f"{message} (LSN {Lsn(lsn)})", self.message(number), remedy=remedy)
 
 
 def _words(data: bytes) -> Int64s:
