@@ -131,7 +131,7 @@ class RunMetrics:
         counters = (
             ("pgcdc_rows", "Changes written by this run.", self._rows),
             ("pgcdc_transactions", "Transactions written by this run.", self._transactions),
-            ("pgcdc_reconnects", "Connections that were lost and tried again.", totals.reconnects),
+            ("pgcdc_reconnects", "Connections that were lost or left, and made again.", totals.reconnects),
         )
         gauges = (
             (
