@@ -12,6 +12,28 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Handler: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
+class EarlyEnding:
+    """A handler that raises KeyboardInterrupt, and notes it: some code that imports run swallows exceptions.
+
+    Python ignores those in callbacks of its import locks, as extension modules do where they look for others.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        signal.default_int_handler(number, frame)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if it was raised before, since the command still runs."""
+        if self.came:
+            raise KeyboardInterrupt
+
+
+early_ending = EarlyEnding()
+
+
 class EarlyHangup:
     """A SIGHUP that comes before the command is known, which may be one that reopens its file on it."""
 
@@ -31,7 +53,7 @@ class EarlyHangup:
         if signal.getsignal(signal.SIGHUP) != self._come:
             return
         ignored = self._before is signal.SIG_IGN
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else early_ending)
         if self.came and not ignored:
             raise KeyboardInterrupt
 

@@ -21,7 +21,7 @@ from pgcdc_cli.cli.printing import (
     write,
     write_message,
 )
-from pgcdc_cli.ending_signals import ENDINGS, Handler
+from pgcdc_cli.ending_signals import ENDINGS, Handler, early_ending
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 READER_GONE = 141
@@ -81,7 +81,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status = run(sys.argv[1:], Path(sys.argv[0]).name)
     # What is left to do would otherwise end with a traceback.
-    _swap_endings(signal.default_int_handler, signal.SIG_DFL)
+    _swap_endings(early_ending, signal.SIG_DFL)
     gc.freeze()
     sys.exit(status)
 
@@ -111,7 +111,8 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
     _log_to_stderr()
     talk.program = PROGRAM
     try:
-        _swap_endings(signal.SIG_DFL, signal.default_int_handler)
+        early_ending.came = False
+        _swap_endings(signal.SIG_DFL, early_ending)
         status = _run(arguments, program)
         flush()
     except KeyboardInterrupt:
@@ -145,8 +146,8 @@ def _run(arguments: list[str], program: str) -> int:
 def _swap_endings(before: Handler, after: Handler) -> None:
     """Handle ending signals differently, except those that the parent process has ignored.
 
-    `default_int_handler` raises KeyboardInterrupt, which cancels what the server is asked to do, and restores
-    the terminal.
+    `early_ending` raises KeyboardInterrupt, which cancels what the server is asked to do, and restores the
+    terminal.
     """
     for number in ENDINGS:
         if signal.getsignal(number) is before:

@@ -19,6 +19,7 @@ from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usag
 from pgcdc_cli.cli.printing import counted, facts, flush, paged, say, table, text_of, wants_colour, write
 from pgcdc_cli.cli.target import read_config
 from pgcdc_cli.cli.units import duration, lsn, name_and_value, whole_number
+from pgcdc_cli.ending_signals import early_ending
 from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
 from pgcdc_cli.lsn import Lsn
 
@@ -229,6 +230,7 @@ def show(  # noqa: PLR0913 - a command's options
         return
     _check_reading(paths, follow=follow, stat=stat, limit=limit, tail=tail)
     shown = _Shown(paths, tables or [], wanted)
+    early_ending.check()
     changes = shown.follow(tail) if follow else shown.read(partial=partial)
     chosen = _first(changes, limit) if follow or tail is None else iter(_last(changes, tail))
     lines = (

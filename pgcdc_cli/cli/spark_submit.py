@@ -13,6 +13,7 @@ import typer
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
 from pgcdc_cli.cli.printing import counted, facts, human_bytes, log_times, say, table, talk, warn, write
 from pgcdc_cli.cli.units import checked, duration, hours, lsn, positive_duration
+from pgcdc_cli.ending_signals import early_ending
 
 if TYPE_CHECKING:
     from pgcdc_cli.cli.command_tree import ClickContext
@@ -261,6 +262,7 @@ def _follow(options: "MergeOptions", spark: "SparkOptions", *, json: bool) -> No
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
         signal.signal(signal.SIGHUP, lambda *_: control.look())
+        early_ending.check()
         follow(options, spark, control, _Merges(json=json).tell, say)
 
 

@@ -43,7 +43,7 @@ from pgcdc_cli.cli.target import (
     subscription,
     with_connector,
 )
-from pgcdc_cli.ending_signals import early_hangup, replaced
+from pgcdc_cli.ending_signals import early_ending, early_hangup, replaced
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -348,6 +348,7 @@ def handled(signals: "Signals") -> Iterator[None]:
         signals.hangup = True
 
     with replaced({signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: hangup}):
+        early_ending.check()
         signals.hangup |= early_hangup.came
         yield
 

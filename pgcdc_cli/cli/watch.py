@@ -18,6 +18,7 @@ import typer
 
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.printing import flush, human_bytes, write
+from pgcdc_cli.ending_signals import early_ending
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
 
@@ -46,6 +47,7 @@ def repeat(interval: float, view: Callable[[], Iterable[str]]) -> None:
     server is asked again each time.
     """
     size, lines = shutil.get_terminal_size(), list(view())
+    early_ending.check()
     in_place = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     with _terminal() if in_place else nullcontext(_print) as show, _keys(in_place) as is_over:
         show(lines)

@@ -58,6 +58,46 @@ def test_a_hangup_that_comes_early_is_what_a_stream_begins_with(database18):
     assert run.stdout.startswith(b"B")
 
 
+SWALLOWING = """
+import os, sys
+
+number, module = int(sys.argv.pop(1)), sys.argv.pop(1)
+
+class Swallowing:
+    @staticmethod
+    def find_spec(name, path, target):
+        if name == module:
+            sys.meta_path.remove(Swallowing)
+            try:
+                os.kill(os.getpid(), number)
+                list(range(10 ** 7))
+            except KeyboardInterrupt:
+                pass
+
+from pgcdc_cli.__main__ import main
+sys.meta_path.insert(0, Swallowing)
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        (("stream", "-f", "-", "--publication", "pub"), "pgcdc_cli.stream.run"),
+        (("snapshot", "-f", "-", "--publication", "pub"), "pgcdc_cli.stream.snapshot_run"),
+        (("slot", "list", "--watch"), "pgcdc_cli.cli.slot"),
+    ],
+)
+def test_one_that_python_swallows_while_it_imports_ends_it_all_the_same(database18, number, command, module):
+    """Python ignores exceptions in callbacks of its import locks."""
+    database18.execute("CREATE TABLE t (id int); CREATE PUBLICATION pub FOR TABLE t")
+    slot = ["-S", database18.create_slot()] if command[0] == "stream" else []
+    line = [sys.executable, "-c", SWALLOWING, str(int(number)), module, *command, "-d", database18.uri, *slot]
+    run = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (130, "")
+
+
 IMPORTING = """
 import sys
 from pgcdc_cli.cli import app, root_command
