@@ -123,21 +123,13 @@ class Disk:
         regular, folder = kind == stat.S_IFREG, kind == stat.S_IFDIR
         return Stat((found.st_dev, found.st_ino), found.st_size, regular, folder, found.st_nlink)
 
-    def check_named(self, fd: int, path: str) -> None:
-        """Raise OUTPUT if an open file has lost its name: nobody could read what is written to it."""
+    def check_named(self, fd: int, path: str) -> Stat:
+        """Stat an open file. Raises OUTPUT if it has no name any more: nobody could read what is written."""
         found = self.stat(fd)
         if found is None or not found.links:
             message = f'could not continue: "{path}" was removed, or moved to another file system'
             raise PgcdcError(ErrorKind.OUTPUT, message, hint=_NAME_LOST)
-
-    def check_size(self, file: str | int, path: str, size: int) -> None:
-        """Raise OUTPUT if a file (a path or descriptor) hasn't the size that we left: others changed it."""
-        found = self.stat(file)
-        if found is not None and found.size != size:
-            message = (
-                f'could not continue: "{path}" was changed: it has {found.size} bytes, {size} were written'
-            )
-            raise PgcdcError(ErrorKind.OUTPUT, message, hint=_CHANGED)
+        return found
 
     def names(self, folder: str) -> list[str]:
         """List a folder, sorted."""
@@ -343,6 +335,13 @@ def hint_for(error: OSError) -> str | None:
     return _HINTS.get(error.errno or 0)
 
 
+def _check_size(found: Stat, path: str, size: int) -> None:
+    """Raise OUTPUT if a file hasn't the size that we left: others changed it."""
+    if found.size != size:
+        message = f'could not continue: "{path}" was changed: it has {found.size} bytes, {size} were written'
+        raise PgcdcError(ErrorKind.OUTPUT, message, hint=_CHANGED)
+
+
 def folder_of(path: str) -> str:
     """Return the folder of a relative path; "" for the root itself."""
     return path.rpartition("/")[0]
@@ -356,8 +355,8 @@ class OpenFiles:
     next fsync of the file. Only `kept` stays open: others may move that file, and its name leads elsewhere
     then.
 
-    One write at a time may be left to a thread (`append_behind`). Every other method waits for it first, and
-    raises its error.
+    One write at a time may be left to a thread (`append_behind`). Every other operation on files waits for it
+    first, and raises its error.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -428,20 +427,19 @@ class OpenFiles:
         Raises OUTPUT if one has no name any more, or another size: others wrote to it, or cut it.
         """
         self.settle()
-        paths = list(sizes)
-        for start in range(0, len(paths), self._limit):
-            some = {
-                path: (self.descriptor(path), self.full(path)) for path in paths[start : start + self._limit]
-            }
-            fsync_each(lambda one: self.disk.fsync(*one), list(some.values()))
-            for path, one in some.items():
-                self.disk.check_named(*one)
-                self.disk.check_size(*one, sizes[path])
+        files = list(sizes.items())
+        for start in range(0, len(files), self._limit):
+            some = files[start : start + self._limit]
+            opened = [(self.descriptor(path), self.full(path)) for path, _ in some]
+            fsync_each(lambda one: self.disk.fsync(*one), opened)
+            for (fd, full), (_, size) in zip(opened, some, strict=True):
+                _check_size(self.disk.check_named(fd, full), full, size)
 
     def check_size(self, path: str, size: int) -> None:
         """Raise OUTPUT if a file hasn't this size; one that is missing is left to the caller."""
-        self.settle()
-        self.disk.check_size(self.full(path), self.full(path), size)
+        found = self.stat(path)
+        if found is not None:
+            _check_size(found, self.full(path), size)
 
     def fsync_folders(self) -> None:
         """Fsync every folder with created or removed entries, and those that callers noted as changed."""
