@@ -192,13 +192,13 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
     An option such as connector.topic.prefix, beside the option connector, only tells what differs if that
     does.
     """
+    both = ours.keys() & theirs.keys()
     differing = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-    details = [name for name in differing if name.partition(".")[0] in ours.keys() & theirs.keys() - {name}]
-    for name in (name for name in differing if name not in details):
-        parts = [one for one in theirs if one.startswith(f"{name}.")]
+    for name in [one for one in differing if one.partition(".")[0] not in both - {one}][:1]:
+        details = [one for one in differing if one.startswith(f"{name}.")]
         # A checkpoint of an older version has no details.
-        found = [one for one in details if one.startswith(f"{name}.")] if parts else []
-        raise _other_option(path, found[0] if found else name, ours, theirs)
+        has_details = any(one.startswith(f"{name}.") for one in theirs)
+        raise _other_option(path, details[0] if details and has_details else name, ours, theirs)
 
 
 def _other_option(path: str, name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> PgcdcError:

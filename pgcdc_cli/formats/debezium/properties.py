@@ -400,6 +400,7 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
     """Check properties; warn about unsupported ones. Raises PgcdcError (USAGE) for an invalid value."""
     values: dict[str, Any] = {}
     masks = []
+    given: dict[str, str] = {}
     for name, text in properties.items():
         _check_text(name, text)
         _check_prefix(name)
@@ -410,8 +411,11 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
             masks.append((_mask_rule(name), patterns(name, text)))
         elif name in {"key.converter", "value.converter"}:
             _warn_of_converter(name, text)
+            continue
         elif not is_transform_property(name):
             _warn(name)
+            continue
+        given[name] = text
     if not values.get("topic_prefix"):
         raise PgcdcError(
             ErrorKind.USAGE,
@@ -425,12 +429,8 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
         **values,
         masks=tuple(sorted(masks, key=lambda mask: parse_mask(mask[0]).rank)),
         transforms=read_transforms(properties, values.get("debezium_version", "2.5")),
-        given={name: text for name, text in properties.items() if _has_effect(name)},
+        given=given,
     )
-
-
-def _has_effect(name: str) -> bool:
-    return name in _BY_NAME or name.startswith(MASK_PREFIXES) or is_transform_property(name)
 
 
 def _check_text(name: str, text: str) -> None:
