@@ -359,7 +359,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc snapshot' -s D -l directory -r -F -d 'Dir
 complete -c pgcdc -n '__pgcdc_at pgcdc snapshot' -l format -x -a 'jsonl arrow debezium wal2json pretty raw' -d 'Default: pretty on a terminal, else jsonl'
 complete -c pgcdc -n '__pgcdc_at pgcdc snapshot' -l layout -x -a 'table stream' -d 'With -D: a folder per table, or all in one file'
 complete -c pgcdc -n '__pgcdc_at pgcdc snapshot' -l compression -x -a 'none gzip zstd' -d 'Compression of the files'
-complete -c pgcdc -n '__pgcdc_at pgcdc snapshot' -l rotate-size -x -d 'Finish a segment at the first commit past this size'
+complete -c pgcdc -n '__pgcdc_at pgcdc snapshot' -l rotate-size -x -d 'With -D: continue in another file past this size'
 complete -c pgcdc -n '__pgcdc_at pgcdc snapshot' -l file-mode -x -d 'Octal mode of new files. Whoever may read them may enter new folders'
 complete -c pgcdc -n '__pgcdc_at pgcdc snapshot' -l numeric -x -a 'string number' -d 'How jsonl writes numeric'
 complete -c pgcdc -n '__pgcdc_at pgcdc snapshot' -l connector-config -r -F -d 'Configuration of a Debezium connector'

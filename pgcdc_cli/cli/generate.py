@@ -24,6 +24,12 @@ from pgcdc_cli.cli.completion import scripts
 from pgcdc_cli.cli.root_command import root_command
 from pgcdc_cli.errors import ErrorKind
 
+_VALUES = {
+    "SIZE": "A number with a unit, as in PostgreSQL's settings: B, kB, MB, GB or TB, each 1024 times the one"
+    " before. Without a unit: bytes.",
+    "TIME, INTERVAL": "A number with a unit: ms, s, min, h or d. Without a unit: seconds.",
+    "LSN": "A position in the WAL as PostgreSQL prints it, such as 0/1A2B3C8.",
+}
 _ENVIRONMENT = {
     "PGCDC_OPTION": "Default of --option: PGCDC_DBNAME for --dbname, and so on (see OPTIONS of every"
     " command). An empty variable counts as unset; one of no option is warned about. If an option may be"
@@ -81,7 +87,8 @@ def _page(
         sections.append(_section("OPTIONS OF WAL2JSON", _wal2json_options()))
     sections.append(_section("EXIT STATUS", _items(_exit_statuses(command))))
     if len(path) == 1:
-        sections += [_section("ENVIRONMENT", _items(_ENVIRONMENT)), _section("FILES", _items(_FILES))]
+        more = {"VALUES": _VALUES, "ENVIRONMENT": _ENVIRONMENT, "FILES": _FILES}
+        sections += [_section(heading, _items(items)) for heading, items in more.items()]
     sections.append(_section("EXAMPLES", "\n".join([".EX", *map(_text, example_lines(command)), ".EE"])))
     others = [f".BR {_text('-'.join(other))} (1)" for other, _ in tree if related(path, other)]
     sections.append(_section("SEE ALSO", " ,\n".join([*others, ".BR pg_recvlogical (1)"])))
@@ -96,9 +103,14 @@ def _properties() -> str:
     items = {}
     for known in (*PROPERTIES, *documented()):
         values = f" One of {', '.join(known.choices)}." if known.choices else ""
-        default = f" Default: {known.default}." if known.default else ""
-        items[known.name] = f"{known.doc}{values}{default}"
+        items[known.name] = f"{known.doc}{values}{_default(known.default)}"
     return _items(items | MASKS)
+
+
+def _default(text: str) -> str:
+    """Name a default; one that ends like a sentence is quoted."""
+    shown = text if text[-1:].isalnum() else f'"{text}"'
+    return f" Default: {shown}." if text else ""
 
 
 def _wal2json_options() -> str:

@@ -228,7 +228,7 @@ def advance(
     """Move a slot forward, and skip the changes in between for good.
 
     Prints its name and new position. A directory that was streamed from this slot will find a gap. A position
-    beyond the end of the WAL is refused.
+    beyond the end of the WAL is refused. Asks first; if standard input is no terminal, --yes is needed.
     """
     from pgcdc_cli.catalog import Catalog
 

@@ -52,6 +52,16 @@ Columns = Annotated[
         metavar="LIST", help="Only these columns, separated by commas; keys are kept.", rich_help_panel=ROWS
     ),
 ]
+PartSize = Annotated[
+    str,
+    typer.Option(
+        "--rotate-size",
+        metavar="SIZE",
+        callback=units.checked(units.size),
+        help="With -D: continue in another file past this size.",
+        rich_help_panel=stream_options.OUTPUT,
+    ),
+]
 Sample = Annotated[
     str | None,
     typer.Option(
@@ -93,7 +103,7 @@ def snapshot(  # noqa: PLR0913 - a command's options
     file_format: stream_options.FileFormat = None,
     layout: stream_options.Layout = "table",
     compression: stream_options.Compression = "none",
-    rotate_size: stream_options.RotateSize = "128MB",
+    rotate_size: PartSize = "128MB",
     file_mode: stream_options.FileMode = "0600",
     numeric: stream_options.Numeric = "string",
     connector_config: stream_options.ConnectorConfig = None,

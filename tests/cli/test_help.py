@@ -15,6 +15,7 @@ import pytest
 from psycopg import pq
 
 from pgcdc_cli import __version__
+from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import example_lines, summary, walk
 from pgcdc_cli.cli.generate import generated, stale
 from pgcdc_cli.cli.root_command import COMMANDS, root_command
@@ -146,6 +147,24 @@ def test_the_manual_page_has_every_option_default_and_variable(path, command):
             assert roff(f"Environment: {parameter.envvar}.") in text
     for line in example_lines(command):
         assert roff(line) in text
+
+
+def test_the_first_manual_page_has_every_unit():
+    _, _, section = page(["pgcdc"]).partition(".SH VALUES")
+    said, _, _ = section.partition(".SH")
+    assert set(units._BYTES) | set(units._SECONDS) <= set(re.findall(r"\w+", said))
+
+
+def test_no_default_of_a_property_looks_like_the_end_of_its_sentence():
+    defaults = re.findall(r"Default: (.*)\.$", page(["pgcdc", "stream"]), re.MULTILINE)
+    assert '"."' in defaults
+    assert "." not in defaults
+
+
+def test_the_help_of_a_snapshot_says_what_its_size_of_files_means(pgcdc):
+    shown = pgcdc("snapshot", "--help", env={"COLUMNS": "200"}).out
+    assert "--rotate-size SIZE" in shown
+    assert "segment" not in shown
 
 
 @EVERY_PATH

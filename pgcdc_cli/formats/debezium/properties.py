@@ -24,7 +24,7 @@ _ADJUSTMENTS = ("none", "avro", "avro_unicode")
 _DECIMAL_FORMATS = ("base64", "numeric")
 
 PROPERTIES = (
-    Property("topic.prefix", "topic", "First part of every topic's name, and the name in `source`."),
+    Property("topic.prefix", "topic", "First part of topics' names, and the name in `source`. Required."),
     Property("topic.delimiter", "topic", "Separates the parts of a topic's name.", "."),
     Property("topic.transaction", "topic", "Name of the topic of transaction records.", "transaction"),
     Property(
