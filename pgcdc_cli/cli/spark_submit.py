@@ -14,6 +14,7 @@ from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usag
 from pgcdc_cli.cli.printing import counted, facts, human_bytes, log_times, say, table, talk, warn, write
 from pgcdc_cli.cli.units import checked, duration, hours, lsn, positive_duration
 from pgcdc_cli.ending_signals import early_ending
+from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgcdc_cli.cli.command_tree import ClickContext
@@ -295,14 +296,10 @@ def _pattern(text: str) -> str:
 
 
 def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
-    """Whether everything is merged, which is then printed; a message says if only Spark can tell."""
-    from pgcdc_cli.spark.warehouse import last_merged, local_path
+    """Whether everything is merged, which is then printed."""
+    from pgcdc_cli.spark.warehouse import has_no_segment
 
-    if local_path(options.warehouse) is None or local_path(options.input) is None:
-        say("can't tell without Spark whether anything is new: not everything is on this machine")
-        return False
-
-    merged = last_merged(options)
+    merged = (0, Lsn(0)) if has_no_segment(options.input) else _last_merged(options)
     if merged is None:
         return False
     segment, position = merged
@@ -310,8 +307,19 @@ def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
         content = {"format_version": 1, "mode": options.mode, "segment": segment, "lsn": str(position)}
         write(json_text.dumps({**content, "tables": [], "warnings": [], "error": None, "seconds": 0.0}))
     elif sys.stdout.isatty() or talk.verbosity > 0:
-        write(f"nothing new: merged up to segment {segment}, LSN {position}")
+        found = f"merged up to segment {segment}, LSN {position}" if segment else "no segment is finished yet"
+        write(f"nothing new: {found}")
     return True
+
+
+def _last_merged(options: "MergeOptions") -> tuple[int, Lsn] | None:
+    """Return the last segment and its LSN if everything is merged; a message says if only Spark can tell."""
+    from pgcdc_cli.spark.warehouse import last_merged, local_path
+
+    if local_path(options.warehouse) is None or local_path(options.input) is None:
+        say("can't tell without Spark whether anything is new: not everything is on this machine")
+        return None
+    return last_merged(options)
 
 
 def _say_progress(done: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _ALL = ""
 _RECORD, _LOCK, _LOG = "_pgcdc.json", "_pgcdc.lock", "_pgcdc.log"
-_MANIFEST = "manifest.jsonl"
+_MANIFEST, _CHECKPOINT = "manifest.jsonl", "checkpoint.json"
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,17 @@ def last_merged(options: MergeOptions) -> tuple[int, Lsn] | None:
     behind = any(row.segment < newest for row in (*everything, *tables))
     foreign = any(row.stream_id != stream for row in everything for _, stream in segments)
     return None if behind or foreign else (everything[0].segment, everything[0].lsn)
+
+
+def has_no_segment(location: str) -> bool:
+    """Whether a stream has begun to write a local directory, and no segment is finished yet."""
+    directory = local_path(location)
+    if directory is None or is_there(directory / _MANIFEST):
+        return False
+    try:
+        return bool(json.loads((directory / _CHECKPOINT).read_bytes())["segment"] == 1)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # it isn't a stream's, or its manifest is lost
 
 
 def matches_nothing(options: MergeOptions) -> bool:

@@ -278,6 +278,23 @@ def test_if_new_ends_without_spark_once_all_is_merged(
     assert is_new(spark_home, "--table", "*.one")
 
 
+def test_if_new_ends_without_spark_if_a_stream_has_not_finished_a_segment(
+    spark_home: Path, tmp_path: Path
+) -> None:
+    """As in the first nights of a source that nobody writes to. A manifest that is lost is an error."""
+    checkpoint = tmp_path / "in" / "checkpoint.json"
+    (tmp_path / "in" / "manifest.jsonl").unlink()
+    assert run(spark_home, "--if-new")[0] == 14
+    checkpoint.write_text('{"segment":1}')
+    assert not is_new(spark_home)
+    assert run(spark_home, "--if-new", "--verbose")[1] == "nothing new: no segment is finished yet\n"
+    summary = json.loads(run(spark_home, "--if-new", "--json")[1])
+    assert (summary["segment"], summary["lsn"]) == (0, "0/0")
+    assert run(spark_home)[0] == 14
+    checkpoint.write_text('{"segment":2}')
+    assert run(spark_home, "--if-new")[0] == 14
+
+
 def is_new(spark_home: Path, *arguments: str) -> bool:
     trace = spark_home.parent / "trace"
     trace.unlink(missing_ok=True)
