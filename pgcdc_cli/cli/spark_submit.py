@@ -305,7 +305,8 @@ def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
     segment, position = merged
     if json:
         content = {"format_version": 1, "mode": options.mode, "segment": segment, "lsn": str(position)}
-        write(json_text.dumps({**content, "tables": [], "warnings": [], "error": None, "seconds": 0.0}))
+        nothing: dict[str, Any] = {"tables": [], "warnings": [], "unmatched": []}
+        write(json_text.dumps({**content, **nothing, "error": None, "seconds": 0.0}))
     elif sys.stdout.isatty() or talk.verbosity > 0:
         found = f"merged up to segment {segment}, LSN {position}" if segment else "no segment is finished yet"
         write(f"nothing new: {found}")

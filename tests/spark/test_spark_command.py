@@ -289,7 +289,7 @@ def test_if_new_ends_without_spark_if_a_stream_has_not_finished_a_segment(
     assert not is_new(spark_home)
     assert run(spark_home, "--if-new", "--verbose")[1] == "nothing new: no segment is finished yet\n"
     summary = json.loads(run(spark_home, "--if-new", "--json")[1])
-    assert (summary["segment"], summary["lsn"]) == (0, "0/0")
+    assert (summary["segment"], summary["lsn"], summary.keys()) == (0, "0/0", SUMMARY.keys())
     assert run(spark_home)[0] == 14
     checkpoint.write_text('{"segment":2}')
     assert run(spark_home, "--if-new")[0] == 14
