@@ -8,6 +8,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
-from pgcdc_cli.formats.exact_json import Number, compact_json
+from pgcdc_cli.formats.exact_json import Number, compact_json, parse_line
 from pgcdc_cli.reader.arrow_reader import array_element, pg_texts
 from pgcdc_cli.reader.restored_change import Value
 from pgcdc_cli.types.pg_type import JsonKind, PgType, json_kind
@@ -73,12 +74,21 @@ class StoredField:
         if token is None or self.form is None:
             return Value.as_it_stands(token)
         try:
-            return Value(self.kind, _text(token, self.form))
+            text = _text(token, self.form)
+            if self.kind == "json":
+                _check_json(text)
+            return Value(self.kind, text)
         except (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException):
             return Value.as_it_stands(token)
 
     def is_unavailable(self, token: object) -> bool:
         return token is not None and compact_json(token) in self.unavailable
+
+
+def _check_json(text: str) -> None:
+    """Raise ValueError if it is none: what stands for a required value that was not sent."""
+    with suppress(RecursionError):
+        parse_line(text)
 
 
 def described_columns(table: TableSchema) -> dict[str, StoredField]:
