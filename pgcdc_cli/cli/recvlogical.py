@@ -361,7 +361,7 @@ def _file_mode(connection: "ReplicationConnection") -> int:
 
 def _plugin_options(given: list[str]) -> "PluginOptions":
     parts = (item.partition("=") for item in given)
-    return {name: value if equals else None for name, equals, value in parts}
+    return [(name, value if equals else None) for name, equals, value in parts]
 
 
 def _sink(file: str, mode: int, fsync_interval: int) -> "UncheckpointedSink":

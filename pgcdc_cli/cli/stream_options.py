@@ -1,7 +1,6 @@
 """The options of `pgcdc stream`, in the order of its help, and which of them go together."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.changes.selection import NamePattern, Selection
     from pgcdc_cli.formats.interface import Format
     from pgcdc_cli.formats.raw import RawFormat
+    from pgcdc_cli.replication.commands import PluginOptions
     from pgcdc_cli.stream.settings import RunLimits
 
 _MOST_WORKERS = 4
@@ -343,21 +343,21 @@ OWN_OPTIONS = {
 """pgoutput's options for which pgcdc has options of its own."""
 
 
-def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> Mapping[str, str]:
+def plugin_options(publications: list[str], given: list[str], *, raw: bool) -> "PluginOptions":
     """Return the options of START_REPLICATION that are the same for every server.
 
     A raw stream without publications is for another plugin, which may take any option.
     """
-    options = dict(units.name_and_value("-o", item) for item in given)
+    options = [units.name_and_value("-o", item) for item in given]
     if raw and not publications:
         return options
-    for name in options:
+    for name, _ in options:
         _check_name(name)
     if not publications:
         raise usage_error("--publication is missing")
     from pgcdc_cli.replication.commands import publication_names
 
-    return options | {"publication_names": publication_names(publications)}
+    return [*options, ("publication_names", publication_names(publications))]
 
 
 def _check_name(name: str) -> None:

@@ -5,7 +5,7 @@ in `src/backend/replication/repl_scanner.l`: quotes are doubled, a backslash is 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,8 +14,11 @@ from psycopg import sql
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
-PluginOptions = Mapping[str, str | None]
-"""Option values by name; None is an option without a value, which plugins take for true."""
+PluginOptions = Collection[tuple[str, str | None]]
+"""Names and values, in order; None is an option without a value, which plugins take for true.
+
+What a name that comes twice means is for the plugin to say: pgoutput refuses it, others add the values up.
+"""
 
 StreamingOption = Literal["off", "on", "parallel"]
 OriginOption = Literal["any", "none"]
@@ -60,7 +63,7 @@ def alter_slot(slot: str, flags: Mapping[str, bool]) -> str:
 def start_replication(slot: str, lsn: Lsn, options: PluginOptions) -> str:
     pairs = ", ".join(
         quote_identifier(name) + ("" if value is None else f" {quote_literal(value)}")
-        for name, value in options.items()
+        for name, value in options
     )
     tail = f" ({pairs})" if pairs else ""
     return f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {lsn}{tail}"
@@ -72,8 +75,8 @@ def forget_tables(slot: str, options: PluginOptions) -> sql.Composed:
     It would decode changes from before an ALTER TABLE with their present columns. `two_phase` is left out: it
     changes the slot.
     """
-    kept = {name: value or "on" for name, value in options.items() if name not in _CHANGE_THE_SLOT}
-    words = [word for pair in kept.items() for word in pair]
+    kept = [(name, value or "on") for name, value in options if name not in _CHANGE_THE_SLOT]
+    words = [word for pair in kept for word in pair]
     return sql.SQL(_FORGET_TABLES).format(sql.Literal(slot), sql.Literal(words))
 
 

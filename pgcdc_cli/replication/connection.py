@@ -281,7 +281,7 @@ class ReplicationConnection:
         if two_phase:
             any_name = commands.quote_identifier(name)
             options = {"proto_version": "3", "two_phase": "true", "publication_names": any_name}
-            self.start(name, Lsn(0), options)
+            self.start(name, Lsn(0), options.items())
 
     def temporary_copy(self, slot: str) -> str:
         """Copy a logical slot at its position into a temporary one; return the copy's name.
@@ -320,8 +320,9 @@ class ReplicationConnection:
         closing it ends the stream.
         """
         self._slot = slot
-        self._publications = commands.split_names(options.get("publication_names") or "")
-        streams = options.get("streaming", "off") not in {"off", "false"}
+        by_name = dict(options)
+        self._publications = commands.split_names(by_name.get("publication_names") or "")
+        streams = by_name.get("streaming", "off") not in {"off", "false"}
         timeout, confirmed, login_trigger = self._before_start()
         position = max(lsn, confirmed)
         try:

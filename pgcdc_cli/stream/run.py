@@ -271,7 +271,7 @@ class StreamRun:
         options = self._settings.options
         if not self._settings.publications:
             return options
-        return {**self._protocol.options(server_version), **options}
+        return (*self._protocol.options(server_version).items(), *options)
 
     def _finish(self, stream: ReplicationStream, *, hurry: bool) -> None:
         """End the stream. Everything is durable, so it is no failure if the server can't be told.

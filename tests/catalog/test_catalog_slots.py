@@ -44,7 +44,7 @@ def test_lag_and_retained_bytes_grow_with_the_log(database, catalog):
 def test_a_slot_in_use_names_the_process(database, catalog):
     name = database.create_slot()
     with ReplicationConnection(database.uri) as connection:
-        connection.start(name, Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
+        connection.start(name, Lsn(0), {"proto_version": "1", "publication_names": '"p"'}.items())
         assert catalog.slot(name).active_pid > 0
 
 

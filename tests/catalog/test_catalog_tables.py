@@ -31,7 +31,7 @@ def relations(database, *statements, publication="FOR ALL TABLES") -> list[Relat
             database.execute(statement)
     found, tags = [], ""
     with ReplicationConnection(database.uri) as connection:
-        stream = connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
+        stream = connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": '"p"'}.items())
         while "C" not in tags:
             for frame in stream.receive(100, 1.0).frames:
                 message = decode(frame[XLOGDATA_HEADER:])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -325,10 +325,10 @@ def test_a_slot_with_two_phase_sends_what_is_prepared(node, option):
     node.insert(1, 2)
     node.database.execute("PREPARE TRANSACTION 'p'")
     options = ["-o", "two_phase"] if node.plugin == "pgoutput" else []
-    version = ["-o", "proto_version=3"] if node.plugin == "pgoutput" else []
-    assert marks(node.fetched(slot, *version, *options)) == [1, 2]
+    newer = replace(node, options=tuple(word.replace("version=1", "version=3") for word in node.options))
+    assert marks(newer.fetched(slot, *options)) == [1, 2]
     node.database.execute("COMMIT PREPARED 'p'")
-    committed = node.fetched(slot, *version)
+    committed = newer.fetched(slot)
     assert committed
     assert marks(committed) == []
 
@@ -462,6 +462,19 @@ def test_an_error_of_the_server_is_one_line_and_a_hint(node):
         'pg_recvlogical: error: could not find slot "missing"',
         "pg_recvlogical: hint: create it first, with --create-slot",
     ]
+
+
+@BOTH
+@pytest.mark.parametrize("version", [18])
+def test_an_option_that_comes_twice_is_passed_on_twice(node, whose):
+    """Of two publications only the last would be read, and the other's changes confirmed with it."""
+    slot = node.created()
+    before = node.slot(slot, "confirmed_flush_lsn")
+    options = (*node.options, "-o", "publication_names=other", "-n", "-f", "-", "-E", node.end())
+    ran = node.run("-S", slot, "--start", *options, whose=whose)
+    assert (ran.returncode, ran.stdout) == (1, b"")
+    assert b"conflicting or redundant options" in ran.stderr
+    assert node.slot(slot, "confirmed_flush_lsn") == before
 
 
 @BOTH

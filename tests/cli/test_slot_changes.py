@@ -76,7 +76,7 @@ def test_advance_without_a_terminal_wants_to_be_told(database, refused, slot):
 def test_what_somebody_reads_is_neither_advanced_nor_altered(database, pgcdc, slot):
     database.execute("CREATE PUBLICATION p")
     with ReplicationConnection(database.uri) as reader:
-        reader.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "p"})
+        reader.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "p"}.items())
         ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", "now", "--yes")
         assert (ran.status, ran.out) == (5, "")
         assert ran.err.splitlines()[1] == f"hint: stop what is reading it: see pgcdc slot show {slot}"

@@ -87,7 +87,7 @@ def capturing(uri: str, slot: str, **options: str) -> Iterator[Capture]:
     with psycopg.connect(
         f"{uri}&replication=database", autocommit=True, cursor_factory=psycopg.ClientCursor
     ) as connection:
-        result = connection.pgconn.exec_(start_replication(slot, Lsn(0), options).encode())
+        result = connection.pgconn.exec_(start_replication(slot, Lsn(0), options.items()).encode())
         assert result.status == pq.ExecStatus.COPY_BOTH, result.error_message
         capture = Capture(uri, connection.pgconn, parallel=options.get("streaming") == "parallel")
         yield capture

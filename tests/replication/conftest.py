@@ -34,7 +34,7 @@ class Stream:
         self.lsn = Lsn(lsn)
 
     def start(self) -> "Stream":
-        self.stream = self.connection.start(self.slot, self.lsn, self.options)
+        self.stream = self.connection.start(self.slot, self.lsn, self.options.items())
         return self
 
     @property

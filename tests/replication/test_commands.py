@@ -19,12 +19,17 @@ def test_publication_names_that_a_user_wrote_are_folded_as_the_server_does():
 
 
 def test_quotes_are_doubled_and_backslashes_left_alone():
-    text = commands.start_replication('s"x', Lsn.parse("1/2F"), {"a b": "it's\\"})
+    text = commands.start_replication('s"x', Lsn.parse("1/2F"), [("a b", "it's\\")])
     assert text == 'START_REPLICATION SLOT "s""x" LOGICAL 1/2F ("a b" \'it\'\'s\\\')'
 
 
+def test_an_option_may_come_twice():
+    text = commands.start_replication("s", Lsn(0), [("a", "1"), ("b", None), ("a", "2")])
+    assert text.endswith(' LOGICAL 0/0 ("a" \'1\', "b", "a" \'2\')')
+
+
 def test_no_options_need_no_parentheses():
-    assert commands.start_replication("s", Lsn(0), {}) == 'START_REPLICATION SLOT "s" LOGICAL 0/0'
+    assert commands.start_replication("s", Lsn(0), []) == 'START_REPLICATION SLOT "s" LOGICAL 0/0'
 
 
 @pytest.mark.parametrize("quote", [commands.quote_identifier, commands.quote_literal])

@@ -163,7 +163,7 @@ def test_frames_end_a_wait(walsender):
     """Nothing else could: this walsender sends no keepalives, and the wait would last for days."""
     server, sent = walsender(), xlogdata(1, b"B")
     with ReplicationConnection(server.uri, status_interval=1000) as connection:
-        stream = connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": '"p"'})
+        stream = connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": '"p"'}.items())
         timer = threading.Timer(0.5, server.send, (sent,))
         timer.start()
         assert len(stream.receive(10, 1_000_000.0).frames) == 1

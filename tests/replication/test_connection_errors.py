@@ -239,7 +239,7 @@ def test_a_wal_level_below_logical_says_how_to_raise_it(strict_server):
 
 def start_failure(uri, slot, options=OPTIONS) -> PgcdcError:
     with ReplicationConnection(uri) as connection, pytest.raises(PgcdcError) as caught:
-        connection.start(slot, Lsn(0), options)
+        connection.start(slot, Lsn(0), options.items())
     return caught.value
 
 
@@ -341,7 +341,7 @@ def test_a_publication_whose_name_is_not_ascii_is_missed_in_an_sql_ascii_databas
     database.send("CREATE PUBLICATION café FOR TABLE t".encode())
     end = database.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()[0]
     one = stream(database.uri, slot, publication="café")
-    one.stream = one.connection.start(slot, Lsn(0), one.options, client_encoding="SQL_ASCII")
+    one.stream = one.connection.start(slot, Lsn(0), one.options.items(), client_encoding="SQL_ASCII")
     with pytest.raises(PgcdcError, match='"café"') as caught:
         one.read_to(end)
     assert caught.value.kind is ErrorKind.PUBLICATION

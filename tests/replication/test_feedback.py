@@ -49,7 +49,7 @@ def connected(walsender):
             server.uri, status_interval=status_interval, wal_receiver_timeout=wal_receiver_timeout
         )
         opened.append(connection)
-        return server, connection.start("s", Lsn(lsn), OPTIONS)
+        return server, connection.start("s", Lsn(lsn), OPTIONS.items())
 
     yield connect
     for connection in opened:

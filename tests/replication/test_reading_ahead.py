@@ -30,7 +30,7 @@ def slot(database):
 @contextmanager
 def streaming(uri: str, slot: str, *, status_interval: float = 10.0) -> Iterator[ReplicationStream]:
     with ReplicationConnection(uri, status_interval=status_interval) as connection:
-        yield connection.start(slot, Lsn(0), OPTIONS)
+        yield connection.start(slot, Lsn(0), OPTIONS.items())
 
 
 def inserts(stream: ReplicationStream, *, busy: float = 0.0) -> list[bytes]:

@@ -22,7 +22,7 @@ def connected(walsender):
     def connect(**options):
         server = walsender()
         opened.append(ReplicationConnection(server.uri, **options))
-        return server, opened[-1].start("s", Lsn(0), OPTIONS)
+        return server, opened[-1].start("s", Lsn(0), OPTIONS.items())
 
     yield connect
     for connection in opened:
@@ -134,7 +134,7 @@ def test_a_failure_of_the_server_is_not_said_to_be_ours(walsender, streaming):
     """Servers have faults in decoding beside DDL: they end at the same position again."""
     server = walsender()
     with ReplicationConnection(server.uri) as connection:
-        stream = connection.start("s", Lsn(0), {**OPTIONS, "streaming": streaming})
+        stream = connection.start("s", Lsn(0), {**OPTIONS, "streaming": streaming}.items())
         server.send(error("XX000", "unexpected duplicate for tablespace 0, relfilenumber 43808"))
         _, failure = receive_all(stream)
     assert (failure.kind, "traceback" in failure.hint) == (ErrorKind.SERVER_FAULT, False)

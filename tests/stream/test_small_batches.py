@@ -48,7 +48,7 @@ def received(uri: str, slot: str, end: Lsn) -> list[bytes]:
     """Receive all frames up to a position."""
     frames = []
     with ReplicationConnection(uri) as connection:
-        stream = connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "pub"})
+        stream = connection.start(slot, Lsn(0), {"proto_version": "1", "publication_names": "pub"}.items())
         position = Lsn(0)
         while position < end:
             some = stream.receive(8192, 10.0)

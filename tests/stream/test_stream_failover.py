@@ -279,7 +279,7 @@ def test_a_standbys_copy_of_a_slot_is_waited_for(synced, tmp_path, follow):
     run = stream(follower.uri(), "s", "-f", str(tmp_path / "other"), *NOW, "-n")
     refused(run, 5, 'stream slot "s": this standby is synchronizing it from the primary', PROMOTE)
     with ReplicationConnection(follower.uri()) as connection, pytest.raises(PgcdcError) as caught:
-        connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": "pub"})
+        connection.start("s", Lsn(0), {"proto_version": "1", "publication_names": "pub"}.items())
     assert (caught.value.kind, caught.value.hint) == (ErrorKind.SLOT_ACTIVE, PROMOTE)
     drop = [*PGCDC, "slot", "drop", "s", "-d", follower.uri()]
     dropped = subprocess.run(drop, capture_output=True, text=True, timeout=60, check=False)
