@@ -159,9 +159,9 @@ def canonical(parameters: list[ClickParameter], args: list[str]) -> list[str]:
     if args[:1] and args[0] in _ALONE:
         return args[:1]
     try:
-        found, others = getopt.gnu_getopt(args, short + "?", [*long, "help"])
+        found, others = getopt.gnu_getopt(args, short, long)
     except getopt.GetoptError as error:
-        raise _usage(_ambiguous(error.opt, [name.rstrip("=") for name in long]) or error.msg) from error
+        raise _usage(_ambiguous(error, [name.rstrip("=") for name in long]) or error.msg) from error
     if others:
         raise _usage(f'too many command-line arguments (first is "{others[0]}")')
     last = next((name for name, _ in reversed(found) if name in _PASSWORD), None)
@@ -169,12 +169,13 @@ def canonical(parameters: list[ClickParameter], args: list[str]) -> list[str]:
     return [word for name, value in found for word in ([name, value] if valued.get(name) else [name])]
 
 
-def _ambiguous(abbreviation: str, names: Sequence[str]) -> str | None:
+def _ambiguous(error: getopt.GetoptError, names: Sequence[str]) -> str | None:
     """Say of an abbreviation of several names, in getopt_long's words, what it may mean."""
-    candidates = [f"'--{name}'" for name in names if name.startswith(abbreviation)]
-    if abbreviation in names or len(candidates) < 2:
+    # `-f` without its value is no abbreviation.
+    if not error.msg.endswith("not a unique prefix"):
         return None
-    return f"option '--{abbreviation}' is ambiguous; possibilities: {' '.join(candidates)}"
+    candidates = [f"'--{name}'" for name in names if name.startswith(error.opt)]
+    return f"option '--{error.opt}' is ambiguous; possibilities: {' '.join(candidates)}"
 
 
 def _check(given: Mapping[str, object]) -> None:

@@ -179,6 +179,8 @@ def test_what_pg_recvlogical_refuses_is_refused_in_its_words(arguments, reason, 
         ),
         (["--start=1"], "option --start must not have an argument"),
         (["-S"], "option -S requires argument"),
+        # It is not an abbreviation of --file and --fsync-interval.
+        (["-f"], "option -f requires argument"),
     ],
 )
 def test_what_cannot_be_read_is_said_with_the_way_to_help(arguments, reason, link):
@@ -207,6 +209,12 @@ def test_help_and_version_are_on_standard_output(option, whose, link, server18):
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "pg_recvlogical" in ran.stdout
     assert max(map(len, ran.stdout.splitlines())) <= 95
+
+
+def test_help_may_be_abbreviated(link):
+    ran = run_program(link, "-v", "--hel")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("Usage: pg_recvlogical")
 
 
 @BOTH
