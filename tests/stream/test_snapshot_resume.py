@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from row_changes import COLUMNS, folded_rows, row_changes, source_rows
@@ -15,7 +16,7 @@ from segments import contents, manifest
 from servers import new_slot_name
 from stream_runs import NOW, Load, refused, stream
 from stream_runs import TABLES as LOADED
-from test_stream_snapshot import FORMATS, KILLED, checkpoint, slots_of
+from test_stream_snapshot import FORMATS, KILLED, checkpoint, killed_at, slots_of
 
 from pgcdc_cli.lsn import Lsn
 
@@ -226,3 +227,66 @@ def test_a_lost_connection_is_gone_on_from_in_the_same_run(shop18, tmp_path, slo
     for name in NAMES:
         assert folded(out, name) == source(shop18, name)
         assert operations(out, name) == "R" * 9
+
+
+def ended_early(database, slot: str, out: Path, *arguments: str) -> None:
+    """Run until the third table is to be read, which fails."""
+    command = stream_command(database.uri, slot, "-D", out, *OFTEN, *INITIAL, *arguments, "--no-loop")
+    line = [sys.executable, "-c", FAILS_ONCE, *command[len(PGCDC) :], "--snapshot-workers", "1"]
+    ended = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, "public.coins" in ended.stderr) == (3, True), ended.stderr
+
+
+def waits_for(database, transaction: psycopg.Connection) -> bool:
+    """Whether another session waits for the end of a transaction."""
+    xid = transaction.execute("SELECT pg_current_xact_id()::text").fetchone()
+    query = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND transactionid = %s::xid)"
+    return bool(database.execute(query, xid).fetchone()[0])
+
+
+def test_what_was_prepared_before_a_table_is_read_and_committed_later_is_not_left_out(shop18, tmp_path, slot):
+    """The PREPARE comes before the position as of which the table is read, though its rows lack the changes.
+
+    To create a slot, the server waits for all transactions that are open, and then once more for those that
+    began meanwhile, but not for later ones.
+    """
+    out, options = tmp_path / "out", ("--two-phase-at", "prepare", "--layout", "stream")
+    ended_early(shop18, slot, out, *options)
+    command = stream_command(shop18.uri, slot, "-D", out, *INITIAL, *options, *NOW)
+    with psycopg.connect(shop18.uri) as first, psycopg.connect(shop18.uri) as second:
+        first.execute("SELECT pg_current_xact_id()")
+        with subprocess.Popen(command) as run:
+            wait_until(lambda: waits_for(shop18, first))
+            second.execute("SELECT pg_current_xact_id()")
+            first.rollback()
+            wait_until(lambda: waits_for(shop18, second))
+            shop18.execute(f"BEGIN; INSERT INTO coins VALUES (100, 1); PREPARE TRANSACTION '{slot}'")
+            second.rollback()
+    assert run.returncode == 0
+    shop18.execute(f"COMMIT PREPARED '{slot}'")
+    assert stream(shop18.uri, slot, "-D", str(out), *INITIAL, *options, *NOW).returncode == 0
+    lines = map(json.loads, contents(out)[None])
+    found = [line["new"]["id"] for line in lines if line.get("table") == "coins"]
+    assert found == [*range(1, 10), 100]
+
+
+def test_the_snapshot_of_a_slot_that_others_made_begins_anew(shop18, tmp_path, slot):
+    """A later run couldn't tell whether that slot still has all changes since the first table was read."""
+    shop18.create_slot(slot)
+    ended_early(shop18, slot, tmp_path / "out", *FORMATS["debezium"])
+    ended = stream(shop18.uri, slot, "-D", str(tmp_path / "out"), *FORMATS["debezium"], *NOW)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for name in NAMES:
+        assert operations(tmp_path / "out", name) == "R" * 9
+
+
+def test_a_snapshot_at_each_start_has_all_tables_even_if_the_last_one_went_on(shop18, tmp_path, slot):
+    """The stream may not have come to the position as of which the last one read some of them."""
+    out, always = tmp_path / "out", (*FORMATS["debezium"], "-c", "snapshot.mode=always")
+    killed(shop18, slot, out, *always)
+    killed_at("slot close before", shop18, slot, out, *always)
+    assert len(checkpoint(out)["read"]) == 2
+    ended = stream(shop18.uri, slot, "-D", str(out), *always, *NOW)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for name in NAMES:
+        assert operations(out, name) == "R" * 18
