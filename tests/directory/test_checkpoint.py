@@ -23,7 +23,14 @@ from pgcdc_cli.directory.checkpoint import (
     write_checkpoint,
 )
 from pgcdc_cli.directory.disk import Disk
-from pgcdc_cli.directory.manifest import Segment, SegmentFile, encode_segment, last_segment, read_manifest
+from pgcdc_cli.directory.manifest import (
+    Segment,
+    SegmentFile,
+    encode_segment,
+    last_segment,
+    read_manifest,
+    read_state,
+)
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
@@ -201,6 +208,16 @@ def test_a_manifest_reads_as_written(tmp_path):
         path.write_text("".join(encode_segment(s) for s in segments[:count]))
         assert read_manifest(str(path)) == segments[:count]
         assert last_segment(Disk(), str(path)) == segments[count - 1]
+
+
+def test_a_segment_that_is_finished_after_the_checkpoint_was_read_is_no_damage(tmp_path):
+    (tmp_path / "manifest.jsonl").write_text(encode_segment(segment(1)) + encode_segment(segment(2)))
+    checkpoint = Checkpoint(SOURCE, Lsn(120), {}, segment=2)
+    write_checkpoint(Disk(), str(tmp_path / "checkpoint.json"), checkpoint)
+    assert read_state(str(tmp_path), Disk()) == (checkpoint, [segment(1), segment(2)])
+    write_checkpoint(Disk(), str(tmp_path / "checkpoint.json"), replace(checkpoint, segment=4))
+    with pytest.raises(PgcdcError, match="its last segment is 2, the checkpoint's is 3"):
+        read_state(str(tmp_path), Disk())
 
 
 def test_a_manifest_of_another_program_may_not_know_what_was_sent(tmp_path):
