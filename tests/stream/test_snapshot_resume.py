@@ -290,3 +290,14 @@ def test_a_snapshot_at_each_start_has_all_tables_even_if_the_last_one_went_on(sh
     assert (ended.returncode, ended.stderr) == (0, "")
     for name in NAMES:
         assert operations(out, name) == "R" * 18
+
+
+def test_a_snapshot_that_begins_anew_is_as_of_its_own_position(shop18, tmp_path, slot):
+    """The position that a killed run recorded is that of a slot which isn't there."""
+    out = tmp_path / "out"
+    killed_at("slot keep_slot before", shop18, slot, out, *INITIAL)
+    killed_at("slot close before", shop18, slot, out, *INITIAL)
+    ended = stream(shop18.uri, slot, "-D", str(out), *INITIAL, *NOW)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for name in NAMES:
+        assert operations(out, name) == "R" * 9
