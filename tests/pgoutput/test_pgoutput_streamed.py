@@ -283,6 +283,15 @@ def test_a_prepared_transaction_is_given_out_at_its_commit(spools):
     assert slices[-1].edge.prepared == ()
 
 
+@pytest.mark.parametrize("end", [COMMITTED, ROLLED_BACK], ids=["committed", "rolled back"])
+def test_the_spool_of_a_prepared_transaction_stays_until_another_checkpoint_is_written(spools, end):
+    """The one that names it is needed after a crash until then."""
+    streams = connection(spools)
+    (prepare,) = taken(streams, *PREPARED)
+    taken(streams, end)
+    spools.check(prepare.edge.prepared)
+
+
 @pytest.mark.parametrize("own", [(), (PARTS, NARROW, ORDERS)], ids=["none", "several"])
 def test_a_prepared_transaction_survives_the_connection(spools, own):
     """Definitions that came before it are in its spool, since they don't come on the next connection."""
