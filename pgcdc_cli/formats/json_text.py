@@ -286,13 +286,14 @@ def _special(data: NDArray[np.uint8]) -> Booleans:
 def _escape_block(block: NDArray[np.uint8]) -> tuple[Int64s, NDArray[np.uint8]]:
     """Write the two-character escapes; also return their positions."""
     at = np.flatnonzero(_special(block))
-    letters = _LETTERS.take(block[at])
-    if not letters.all():
-        at, letters = at[letters > 0], letters[letters > 0]
     if not len(at):
         return at, block
-    block = block.copy()
-    block[at] = letters
+    if block.min() < _BLANK:
+        letters = _LETTERS.take(block[at])
+        if not letters.all():
+            at, letters = at[letters > 0], letters[letters > 0]
+        block = block.copy()
+        block[at] = letters
     return at, kernels.insert_before(block, at, b"\\")
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.types import arrays, numeric_types, temporal, texts
+from pgcdc_cli.formats.debezium.types import arrays, intervals, numeric_types, temporal, texts
 from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.defaults import default_token
 from pgcdc_cli.formats.debezium.types.kind import NULL, Field, Form, Kind, inexact, per_value, string
@@ -75,7 +75,7 @@ _KINDS: dict[str, Callable[[_Context], Kind]] = {
     "timetz": lambda _: temporal.timetz(),
     "timestamp": lambda c: temporal.timestamp(c.typmod, c.config, snapshot=c.snapshot),
     "timestamptz": lambda c: temporal.timestamptz(c.typmod, snapshot=c.snapshot),
-    "interval": lambda c: temporal.interval(c.config),
+    "interval": lambda c: intervals.interval(c.config),
     **dict.fromkeys(_PLAIN_TEXT, lambda c: texts.text(c.config)),
     **{name: _named_text(name, semantic) for name, semantic in _NAMED_TEXT.items()},
 }

@@ -1,13 +1,13 @@
-"""Dates, times and timestamps under `time.precision.mode`, intervals under `interval.handling.mode`.
+"""Dates, times and timestamps under `time.precision.mode`.
 
-The server's texts have DateStyle ISO, TimeZone UTC and IntervalStyle postgres. Infinity becomes what the JDBC
-driver and java.time make of it: large constants, which differ in snapshots.
+The server's texts have DateStyle ISO and TimeZone UTC. Infinity becomes what the JDBC driver and java.time
+make of it: large constants, which differ in snapshots.
 """
 
 import re
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
-from decimal import ROUND_DOWN, Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -29,16 +29,8 @@ from pgcdc_cli.formats.debezium.types.kind import (
     token,
     usually,
 )
-from pgcdc_cli.formats.debezium.types.numeric_types import java_number
-from pgcdc_cli.formats.debezium.types.timestamp_texts import (
-    SINCE_1583,
-    USUAL_TIMESTAMP,
-    all_since_1583,
-    timestamps,
-)
 from pgcdc_cli.formats.json_text import integer_text, timestamp_text
 from pgcdc_cli.types import kernels, to_arrow
-from pgcdc_cli.types.kernels import ArrowArray, Fragment, Int64s
 
 _INT64_MAX = 2**63 - 1
 _MICROS = 6
@@ -57,6 +49,10 @@ _TIMESTAMP = re.compile(
     r"(?:[+-]\d\d\S*)?(?P<era> BC)?"
 )
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?")
+_SINCE_1583 = r"^(158[3-9]|159\d|1[6-9]\d\d|[2-9]\d{3})-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?$"
+"""Dates and timestamps for which Java's calendar, Julian before 1582, and PostgreSQL's agree."""
+_USUAL_TIMESTAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(\+00)?$"
+_TIMESTAMP_LENGTH = len("2026-01-02 03:04:05")
 
 
 def _integers(values: NDArray[np.int64], column: pa.BinaryArray) -> pa.BinaryArray:
@@ -97,7 +93,7 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
             found += _GREGORIAN_BEGIN - _JULIAN_END
         return found
 
-    usual = SINCE_1583 if snapshot else r"^\d{4}-\d\d-\d\d$"
+    usual = _SINCE_1583 if snapshot else r"^\d{4}-\d\d-\d\d$"
     if config.time_precision_mode == "isostring":
         return _iso_date(usual, days, _ISO_INFINITE_DAYS_IN_SNAPSHOTS if snapshot else _ISO_INFINITE_DAYS)
     infinite = _INFINITE_DAYS_IN_SNAPSHOTS if snapshot else _INFINITE_DAYS
@@ -135,13 +131,49 @@ def _in_utc(column: pa.BinaryArray) -> pa.BinaryArray:
     return kernels.nulled_like(kernels.as_binary(kernels.join([dated, b"Z"])), column)
 
 
+def _timestamps(convert: ToJson, each: Each, *, snapshot: bool) -> Converter:
+    """Make a converter: `convert` for usual texts, `each` for the rest.
+
+    `convert` must raise ArrowInvalid for unusual texts of at least the usual length.
+    """
+    tested = usually(_SINCE_1583 if snapshot else _USUAL_TIMESTAMP, convert, each)
+    test = _all_since_1583 if snapshot else _all_long
+
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        if test(column):
+            # The conversion itself is the faster test, and most columns pass it.
+            with suppress(pa.ArrowInvalid):
+                return convert(column)
+        return tested(column)
+
+    return Converter(to_json, each)
+
+
+def _all_long(column: pa.BinaryArray) -> bool:
+    """Whether all texts are long enough for a date and a time of day with seconds."""
+    lengths = np.diff(kernels.value_bytes(column)[0])
+    return int((lengths >= _TIMESTAMP_LENGTH).sum()) == len(column) - column.null_count
+
+
+def _all_since_1583(column: pa.BinaryArray) -> bool:
+    """Whether all texts are that long, of years from 1583 on, and not BC; false if all are null."""
+    offsets, data = kernels.value_bytes(column)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    if column.null_count:
+        starts, lengths = starts[lengths > 0], lengths[lengths > 0]
+    if not len(data) or lengths.min() < _TIMESTAMP_LENGTH or data.max() >= ord("B"):
+        return False
+    years = kernels.at_each_byte(data, "u4")[starts]
+    return bool((years >= int.from_bytes(b"1583")).all())
+
+
 _OLD_DATES = Loss(
     r" BC$|^1582-10-(0[5-9]|1[0-4])$", "Debezium leaves out the era in snapshots, and days of October 1582"
 )
 _OLD_TIMESTAMPS = Loss(
     r" BC$|^(0\d{3}|1[0-4]\d\d|15[0-7]\d|158[0-2])-",
     "Debezium has the Julian calendar in snapshots",
-    all_since_1583,
+    _all_since_1583,
 )
 
 
@@ -188,7 +220,7 @@ def _clock_micros(text: str) -> int:
 def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
     mode = config.time_precision_mode
     if mode == "isostring":
-        usual, each_iso = SINCE_1583 if snapshot else USUAL_TIMESTAMP, _iso_timestamp(snapshot=snapshot)
+        usual, each_iso = _SINCE_1583 if snapshot else _USUAL_TIMESTAMP, _iso_timestamp(snapshot=snapshot)
         iso = usually(usual, lambda column: quoted(_in_utc(column)), each_iso)
         return _iso("IsoTimestamp", iso, b'"1970-01-01T00:00:00Z"')
     unit = _unit(mode, typmod, {"adaptive", "adaptive_time_microseconds"})
@@ -201,7 +233,7 @@ def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
         micros = _INFINITE_MICROS[text] if text in _INFINITE else _micros(text, julian=snapshot)
         return None if micros is None else b"%d" % _java_count(micros, unit)
 
-    to_json, loss = timestamps(convert, each, snapshot=snapshot), _OLD_TIMESTAMPS if snapshot else None
+    to_json, loss = _timestamps(convert, each, snapshot=snapshot), _OLD_TIMESTAMPS if snapshot else None
     form = _clock_form("timestamp", typmod, unit)
     return Kind(named("int64", unit.timestamp), to_json, b"0", form=form, loss=loss)
 
@@ -271,7 +303,7 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         year = 1 - int(match["year"]) if match["era"] else int(match["year"])
         return token(f"{_iso_year(year)}-{match['day']}T{clock}Z")
 
-    to_json = timestamps(convert, each, snapshot=snapshot)
+    to_json = _timestamps(convert, each, snapshot=snapshot)
     schema = named("string", "io.debezium.time.ZonedTimestamp")
     loss = _OLD_TIMESTAMPS if snapshot else None
     return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', form={"form": "zoned"}, loss=loss)
@@ -290,7 +322,7 @@ def timestamptz_in_array(typmod: int) -> Kind:
         later = _LEFT_OUT.sub(lambda day: f"1582-10-{int(day[1]) + 10}", text.removesuffix(" BC"))
         return kind.to_json(kernels.binary([later]))[0].as_py()
 
-    return replace(kind, to_json=usually(SINCE_1583, kind.to_json, relabelled))
+    return replace(kind, to_json=usually(_SINCE_1583, kind.to_json, relabelled))
 
 
 def _julian_timestamp(text: str, digits: int) -> bytes:
@@ -358,141 +390,3 @@ def _zoned_time(text: str) -> bytes | None:
     seconds, micros = divmod((_clock_micros(text) - zone * 1_000_000) % kernels.DAY, 1_000_000)
     fraction = f".{micros:06}".rstrip("0") if micros else ""
     return token(f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}Z")
-
-
-Parts = Int64s
-"""Years, months, days, hours, minutes and microseconds: six numbers, or 6 x n of n intervals."""
-
-_INTERVAL = re.compile(
-    r"(?:([+-]?\d+) years? ?)?(?:([+-]?\d+) mons? ?)?(?:([+-]?\d+) days? ?)?"
-    r"(?:([+-])?(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?"
-)
-_USUAL_INTERVAL = (
-    r"^(?:\+?(?P<years>-?\d{1,5}) years? ?)?(?:\+?(?P<months>-?\d{1,2}) mons? ?)?"
-    r"(?:\+?(?P<days>-?\d{1,7}) days? ?)?(?:\+?(?P<sign>-?)(?P<hours>\d{1,8}):(?P<minutes>\d\d)"
-    r":(?P<seconds>\d\d)(?:\.(?P<fraction>\d{1,6}))?)?$"
-)
-"""Matches finite intervals whose microseconds stay far below 64 bits."""
-_SIGN = 3
-"""The number of the sign's group."""
-_WHOLE_SECONDS = _USUAL_INTERVAL.replace(r"\d{1,6}", r"\d{0}")
-_DIGIT = np.zeros(256, np.bool_)
-_DIGIT[np.frombuffer(b"0123456789", np.uint8)] = True
-_MONTH_DAYS = 365.25 / 12
-_NANO = Decimal("1e-9")
-
-
-def interval(config: ConnectorConfig) -> Kind:
-    if config.interval_handling_mode == "string":
-        zero = b'"P0Y0M0DT0H0M0S"'
-        schema = named("string", "io.debezium.time.Interval")
-        loss = Loss("infinity", "Debezium has no infinite intervals")
-        to_json = _intervals(_WHOLE_SECONDS, _texts, _text)
-        return Kind(schema, to_json, zero, form={"form": "interval"}, loss=loss)
-    schema = named("int64", "io.debezium.time.MicroDuration")
-    form = inexact("interval.handling.mode=numeric")
-    return Kind(schema, _intervals(_USUAL_INTERVAL, _counts, _count), b"0", form=form)
-
-
-def _intervals(pattern: str, convert: Callable[[Parts], pa.BinaryArray], each: Each) -> Converter:
-    """Make a converter: `convert` for the parts of texts that match the pattern, `each` for others."""
-    tested = usually(pattern, lambda column: kernels.nulled_like(convert(_parts_of(column)), column), each)
-
-    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        parts = None if column.null_count else _clock_parts(column)
-        return tested(column) if parts is None else convert(parts)
-
-    return Converter(to_json, each)
-
-
-def _parts(text: str) -> Parts | None:
-    """Split one interval; infinity has no parts, since the driver finds none in it."""
-    match = _INTERVAL.fullmatch("" if text in _INFINITE else text)
-    if match is None:
-        return None
-    years, months, days = (int(match[group] or 0) for group in (1, 2, 3))
-    sign = -1 if match[4] == "-" else 1
-    micros = int(match[7] or 0) * _SECOND + int((match[8] or "0").ljust(_MICROS, "0"))
-    return np.array(
-        [years, months, days, sign * int(match[5] or 0), sign * int(match[6] or 0), sign * micros]
-    )
-
-
-def _clock_parts(column: pa.BinaryArray) -> Parts | None:
-    """Split intervals without days and fractions, as `-123:04:05`; None if one is different or long."""
-    offsets, data = kernels.value_bytes(column)
-    starts, lengths = offsets[:-1], np.diff(offsets)
-    if not len(column) or lengths.min() < len("00:00:00") or lengths.max() > len("-12345678:00:00"):
-        return None
-    negative = data[starts] == ord("-")
-    tails = data[offsets[1:, None] - np.arange(len(":00:00"), 0, -1)]
-    if (tails[:, ::3] != ord(":")).any() or _DIGIT[data].sum() != len(data) - 2 * len(
-        column
-    ) - negative.sum():
-        return None
-    digits = tails.astype(np.int64) - ord("0")
-    minutes, seconds = digits[:, 1] * 10 + digits[:, 2], digits[:, 4] * 10 + digits[:, 5]
-    hours = kernels.as_text(kernels.without_last(column, len(":00:00"))).cast(pa.int64()).to_numpy()
-    none, sign = np.zeros_like(hours), np.where(negative, -1, 1)
-    return np.stack([none, none, none, hours, sign * minutes, sign * seconds * _SECOND])
-
-
-def _parts_of(column: pa.BinaryArray) -> Parts:
-    """Split usual intervals; null becomes zeroes."""
-    groups = kernels.groups(kernels.as_text(column), _USUAL_INTERVAL)
-    years, months, days, hours, minutes, seconds, fraction = map(
-        _whole, (group for number, group in enumerate(groups) if number != _SIGN)
-    )
-    digits = np.diff(kernels.value_bytes(groups[-1])[0])
-    micros = seconds * _SECOND + fraction * 10 ** (_MICROS - digits)
-    sign = np.where(kernels.as_mask(kernels.equal(groups[_SIGN], b"-")), -1, 1)
-    return np.stack([years, months, days, sign * hours, sign * minutes, sign * micros])
-
-
-def _whole(text: ArrowArray) -> Int64s:
-    """Parse integers; null and an empty text become 0."""
-    none = np.diff(kernels.value_bytes(text)[0]) == 0
-    return kernels.replace_where(text, none, b"0").cast(pa.int64()).to_numpy()
-
-
-def _interval_micros(parts: Parts) -> NDArray[np.float64]:
-    """Add up the parts in floating point, in the connector's order."""
-    years, months, days, hours, minutes, micros = parts
-    total: NDArray[np.float64] = (years * 12 + months) * _MONTH_DAYS + days
-    total = ((total * 24 + hours) * 60 + minutes) * 60 + _seconds(micros)
-    return total * 1e6
-
-
-def _seconds(micros: Int64s) -> NDArray[np.float64]:
-    """Add whole seconds and their fraction in floating point, as the driver does."""
-    return np.trunc(micros / 1e6) + np.fmod(micros, 1e6) / 1e6
-
-
-def _count(text: str) -> bytes | None:
-    parts = _parts(text)
-    if parts is None:
-        return None
-    return b"%d" % max(-(2**63), min(_INT64_MAX, int(_interval_micros(parts))))
-
-
-def _counts(parts: Parts) -> pa.BinaryArray:
-    return integer_text(_interval_micros(parts).astype(np.int64))
-
-
-def _text(text: str) -> bytes | None:
-    parts = _parts(text)
-    if parts is None:
-        return None
-    years, months, days, hours, minutes, micros = parts
-    seconds = Decimal(java_number(repr(float(_seconds(micros))))).quantize(_NANO, ROUND_DOWN)
-    shown = f"{seconds:f}".rstrip("0").rstrip(".")
-    return token(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{'0' if shown == '-0' else shown}S")
-
-
-def _texts(parts: Parts) -> pa.BinaryArray:
-    """Write intervals of whole seconds."""
-    *larger, micros = parts
-    years, months, days, hours, minutes, seconds = map(integer_text, (*larger, micros // _SECOND))
-    date: list[Fragment] = [b'"P', years, b"Y", months, b"M", days]
-    time: list[Fragment] = [b"DT", hours, b"H", minutes, b"M", seconds, b'S"']
-    return kernels.as_binary(kernels.join(date + time))
