@@ -127,7 +127,7 @@ def _check_server(catalog: Catalog, checkpoint: Checkpoint) -> None:
         raise older_server(checkpoint.end_lsn, log_end)
 
 
-def check_slot(output: Path, slot: Slot) -> None:
+def check_continues(output: Path, slot: Slot) -> None:
     """Raise SLOT_INVALIDATED for a slot that is lost, and GAP if it is ahead of the output's checkpoint.
 
     Call it after the slot was read: a running stream moves the checkpoint first, then the slot.

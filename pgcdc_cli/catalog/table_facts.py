@@ -220,7 +220,9 @@ def describe_alone(relations: Sequence[Relation]) -> list[TableSchema]:
 
 def _alone(relation: Relation) -> TableSchema:
     columns = tuple(
-        TableColumn.of(column.name, resolve({}, column.type_oid, column.typmod), replica_identity=column.key)
+        TableColumn.of(
+            column.name, resolve({}, column.type_oid, column.typmod), in_replica_identity=column.key
+        )
         for column in relation.columns
     )
     return _table(relation, columns, [])

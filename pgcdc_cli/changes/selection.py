@@ -147,7 +147,7 @@ def _key_names(table: TableSchema) -> set[str]:
     if table.facts is not None:
         names |= {*(table.facts.primary_key or ()), *(table.facts.unique or ())}
     if table.replica_identity is not ReplicaIdentity.FULL:
-        names |= {column.name for column in table.columns if column.replica_identity}
+        names |= {column.name for column in table.columns if column.in_replica_identity}
     return names
 
 

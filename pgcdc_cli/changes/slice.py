@@ -350,8 +350,8 @@ class TableResnapshot:
 
     `rows` counts the rows read so far, in the order of `key`, up to the one with the key `after`, None before
     the first. `moved` are new keys of rows that the stream brought without all of their values (unchanged
-    TOAST): these rows must be read once more. At `position` the stream has caught up with the rows read last.
-    In stage "moved" only the `moved` rows are left to read.
+    TOAST): these rows must be read once more. At `caught_up_at` the stream has caught up with the rows read
+    last. In stage "moved" only the `moved` rows are left to read.
     """
 
     oid: int
@@ -360,7 +360,7 @@ class TableResnapshot:
     rows: int = 0
     after: RowKey | None = None
     moved: tuple[RowKey, ...] = ()
-    position: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
+    caught_up_at: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     stage: ResnapshotStage = "reading"
 
     def anew(self, key: RowKey) -> "TableResnapshot":
@@ -422,9 +422,9 @@ class LastEdge:
     resnapshots: tuple[TableResnapshot, ...] = ()
 
     @property
-    def tables_differ(self) -> bool:
+    def some_tables_are_ahead(self) -> bool:
         """Whether some tables are as of a later position: then the files match no state of the database."""
-        return bool(self.read) or any(one.position > self.lsn for one in self.resnapshots)
+        return bool(self.read) or any(one.caught_up_at > self.lsn for one in self.resnapshots)
 
     def advance(self, lsn: Lsn) -> None:
         """Advance to a position, never back."""

@@ -33,9 +33,9 @@ class ReplicaIdentity(Enum):
 class TableColumn:
     """A column. `type_oid`, `typmod` and `declared` describe its type as the table declares it.
 
-    `type` is the same type with domains resolved. `replica_identity` says whether the column is part of the
-    replica identity. `position` is `pg_attribute.attnum`, by which a column that was dropped and added again
-    is told from the old one; None if it is unknown, or equals the column's place in the Relation message.
+    `type` is the same type with domains resolved. `position` is `pg_attribute.attnum`, by which a column that
+    was dropped and added again is told from the old one; None if it is unknown, or equals the column's place
+    in the Relation message.
     """
 
     name: str
@@ -43,15 +43,15 @@ class TableColumn:
     typmod: int
     type: PgType
     declared: str
-    replica_identity: bool
+    in_replica_identity: bool
     not_null: bool | None = None
     dimensions: int = 0
     position: int | None = None
 
     @classmethod
-    def of(cls, name: str, type_: PgType, *, replica_identity: bool) -> "TableColumn":
+    def of(cls, name: str, type_: PgType, *, in_replica_identity: bool) -> "TableColumn":
         """Make a column of a type that is no domain, without further facts."""
-        return cls(name, type_.oid, type_.typmod, type_, type_.name, replica_identity)
+        return cls(name, type_.oid, type_.typmod, type_, type_.name, in_replica_identity)
 
     def to_json(self) -> dict[str, Any]:
         """The column as a schema file has it."""
@@ -61,7 +61,7 @@ class TableColumn:
             "typmod": self.typmod,
             "type": self.type.to_json(),
             "declared": self.declared,
-            "replica_identity": self.replica_identity,
+            "replica_identity": self.in_replica_identity,
             "not_null": self.not_null,
             "dimensions": self.dimensions,
             **({} if self.position is None else {"position": self.position}),

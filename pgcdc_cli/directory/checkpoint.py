@@ -299,7 +299,7 @@ def _encode_resnapshot(one: TableResnapshot) -> dict[str, object]:
         "rows": one.rows,
         "after": None if one.after is None else list(one.after),
         "moved": [list(key) for key in one.moved],
-        "lsn": str(one.position),
+        "lsn": str(one.caught_up_at),
         "stage": one.stage,
     }
 

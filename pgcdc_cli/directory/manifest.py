@@ -1,18 +1,14 @@
-"""The description of a directory's data files: the manifest, and each table's schema files.
+"""The manifest of a directory's data files, with one line for each finished segment.
 
-The manifest has one line for each finished segment. Readers take whole segments from it: each is complete for
-all tables up to its `end_lsn`. A schema file has one version of a table, as it was decoded.
+Readers take whole segments from it: each is complete for all tables up to its `end_lsn`.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import Checkpoint, read_checkpoint
-from pgcdc_cli.directory.disk import Disk, OpenFiles, damaged, fsync_each
-from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, SCHEMAS, schema_path
+from pgcdc_cli.directory.disk import Disk, OpenFiles, damaged
+from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST
 from pgcdc_cli.directory.json_fields import (
     JsonFields,
     OtherVersionError,
@@ -25,9 +21,6 @@ from pgcdc_cli.lsn import Lsn
 
 FORMAT_VERSION = 1
 """Of the manifest's lines."""
-
-_SCHEMA_FORMAT_VERSION = 1
-"""Of schema files."""
 
 _TAIL = 1 << 16
 
@@ -242,59 +235,3 @@ def _torn(files: OpenFiles, found: int, line: bytes, size: int) -> bytes:
     if found > size + len(line):
         raise damaged(files.full(MANIFEST), "something else was appended to it")
     return files.disk.read(files.full(MANIFEST), size)
-
-
-class SchemaFiles:
-    """Writes the schema files of noted tables, each once in a run."""
-
-    def __init__(self, files: OpenFiles) -> None:
-        self._files = files
-        self._noted: dict[str, TableSchema] = {}
-        self._written: set[str] = set()
-
-    def note(self, table: TableSchema) -> str:
-        """Note a table to be written, and return the path of its schema file."""
-        path = schema_path(table.oid, table.fingerprint)
-        if path not in self._written:
-            self._noted[path] = table
-        return path
-
-    def write(self) -> None:
-        """Write and fsync the files of noted tables; their folder is noted as changed."""
-        if self._noted:
-            self._files.make_folder(SCHEMAS)
-        fsync_each(lambda noted: self._write(*noted), list(self._noted.items()))
-        self._written |= self._noted.keys()
-        self._noted.clear()
-
-    def _write(self, path: str, table: TableSchema) -> None:
-        content = {
-            "format_version": _SCHEMA_FORMAT_VERSION,
-            "fingerprint": table.fingerprint,
-            **table.to_json(),
-        }
-        full, before = self._files.full(path), None
-        if self._files.stat(path) is not None:
-            before = self._files.disk.read(full)
-            _remember(content, before)
-        data = dump(content) + b"\n"
-        if data != before:
-            self._files.disk.replace(full, data)
-
-
-def _remember(content: dict[str, Any], before: bytes) -> None:
-    """Keep defaults of columns that the server has forgotten since, after VACUUM FULL or DROP DEFAULT.
-
-    The merge needs them for rows that are older than the column.
-    """
-    try:
-        known = json.loads(before)["facts"]["columns"]
-        columns = (content.get("facts") or {}).get("columns", {})
-        for name in known.keys() & columns.keys():
-            if known[name]["position"] == columns[name]["position"]:
-                for fact in ("default", "missing", "type_default"):
-                    if columns[name][fact] is None:
-                        columns[name][fact] = known[name].get(fact)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        # The earlier file is damaged, of an earlier version, or without facts.
-        return

@@ -152,7 +152,7 @@ class _Tuples:
         self.unchanged: list[Booleans | None] = []
 
     def wants(self, column: int) -> bool:
-        return not self.is_key or self.rows.table.columns[column].replica_identity
+        return not self.is_key or self.rows.table.columns[column].in_replica_identity
 
     def look(self, column: int, kind: Int64s | None) -> None:
         """Note which key tuples have a value in this column."""

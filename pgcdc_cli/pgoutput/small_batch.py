@@ -262,7 +262,7 @@ def _read_values(data: bytes, at: int, columns: int) -> tuple[list[_Value], int]
 def _checked_key(table: TableSchema, values: list[_Value]) -> list[_Value]:
     """Return a key tuple's values, if those of columns outside of the key are NULL."""
     for column, value in zip(table.columns, values, strict=True):
-        if value is ... or (value is not None and not column.replica_identity):
+        if value is ... or (value is not None and not column.in_replica_identity):
             raise _LeftToColumnsError
     return values
 
@@ -275,7 +275,7 @@ def _full_image(rows: Sequence[Sequence[_Value]]) -> FullImage:
 def _key_image(table: TableSchema, rows: Sequence[Sequence[_Value]]) -> KeyImage:
     columns = zip(table.columns, zip(*rows, strict=True), strict=True)
     return KeyImage(
-        FewColumns([_texts(values) if column.replica_identity else None for column, values in columns])
+        FewColumns([_texts(values) if column.in_replica_identity else None for column, values in columns])
     )
 
 

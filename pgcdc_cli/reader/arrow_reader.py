@@ -186,7 +186,7 @@ def _old_kinds(table: TableSchema, batch: pa.RecordBatch) -> Int64s:
     """Determine what each row has of its old row: nothing, the key, or more than the replica identity."""
     whole = np.full(batch.num_rows, table.replica_identity is ReplicaIdentity.FULL)
     for column in table.columns:
-        if not column.replica_identity:
+        if not column.in_replica_identity:
             whole |= kernels.as_mask(_old(batch, column.name).is_valid())
     has_old = kernels.as_mask(batch.column("_old").is_valid())
     return np.where(has_old, np.where(whole, _WHOLE, _KEY), _NO_OLD)
@@ -210,7 +210,7 @@ class _Images:
     def old(self, *, whole: bool) -> Image:
         texts = [
             self._texts(_old(self._batch, c.name), f"_old.{c.name}", c.type)
-            if whole or c.replica_identity
+            if whole or c.in_replica_identity
             else None
             for c in self._columns
         ]
@@ -262,7 +262,9 @@ def _inferred_schema(arrow: pa.Schema) -> TableSchema:
         raise ValueError("it has other columns")
     names = [name for name in arrow.names if name not in OWN_NAMES]
     types = [_pg_type(arrow.field(name).type) for name in names]
-    columns = tuple(TableColumn.of(n, t, replica_identity=False) for n, t in zip(names, types, strict=True))
+    columns = tuple(
+        TableColumn.of(n, t, in_replica_identity=False) for n, t in zip(names, types, strict=True)
+    )
     namespace, _, table = (arrow.metadata or {})[b"table"].decode().partition(".")
     # FULL, since the stream doesn't say which columns an old row with only the key has.
     return TableSchema(0, namespace, table, ReplicaIdentity.FULL, columns, None)

@@ -104,7 +104,7 @@ def described_columns(table: TableSchema) -> dict[str, StoredField]:
                 _described_form(column.type, said),
                 json_kind(column.type) if json_kind(column.type) != "numeric" else "string",
                 _stand_ins(said["unavailable"]),
-                full or column.replica_identity,
+                full or column.in_replica_identity,
             )
     return found
 

@@ -271,7 +271,7 @@ def _old(table: TableSchema, rows: list[Texts]) -> Image:
         return _full(table, [(row, frozenset()) for row in rows])
     return KeyImage(
         tuple(
-            kernels.binary([row[column.name] for row in rows]) if column.replica_identity else None
+            kernels.binary([row[column.name] for row in rows]) if column.in_replica_identity else None
             for column in table.columns
         )
     )

@@ -7,16 +7,22 @@ tells a server that refuses us from one that isn't there or isn't ready.
 
 import os
 import re
+import select
+import sys
+import time
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import Conninfo, PGconn, Ping
+from psycopg.pq import Conninfo, ConnStatus, PGconn, Ping, PollingStatus
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, mask, nearest
 from pgcdc_cli.replication.commands import SLOT_NAME_HINT
-from pgcdc_cli.replication.refusal import ACCEPTED, sqlstate_of_refusal
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn as Attempt
 
 Kinds = dict[str, ErrorKind]
 
@@ -26,6 +32,11 @@ INVALID_TEXT = ("22021", "22P05")
 NOT_IN_PREREQUISITE_STATE = "55000"
 FEATURE_NOT_SUPPORTED, PROGRAM_LIMIT_EXCEEDED = "0A000", "54000"
 DISK_FULL, OUT_OF_MEMORY, LIMIT_EXCEEDED = "53100", "53200", "53400"
+
+_ACCEPTED = "00000"
+_ATTEMPT_PATIENCE = 10.0
+"""Seconds for an attempt to connect: the server has just answered another one."""
+_TRACED_CODE = re.compile(rb'\tErrorResponse\t.*? C "(\w{5})"')
 
 _KINDS = {
     "3D000": ErrorKind.USAGE,
@@ -141,7 +152,7 @@ _ATTEMPT = re.compile(
 )
 _WHERE = re.compile(r"^connection to server (?:at|on) .*? failed: ")
 _REFUSED_WITH = {
-    ACCEPTED: ErrorKind.CONNECTION,
+    _ACCEPTED: ErrorKind.CONNECTION,
     "22": ErrorKind.USAGE,
     "28": ErrorKind.AUTHENTICATION,
     UNDEFINED_OBJECT: ErrorKind.USAGE,
@@ -270,12 +281,48 @@ def _refusal(conninfo: str, text: str) -> tuple[ErrorKind, str | None]:
     for pattern, kind, hint in _REFUSED:
         if re.search(pattern, text):
             return kind, hint
-    state = sqlstate_of_refusal(conninfo)
+    state = _sqlstate_of_refusal(conninfo)
     kind = kind_of(state, _REFUSED_WITH) if state else ErrorKind.SERVER_FAULT
     if state and kind is not ErrorKind.SERVER_FAULT:
         return kind, _HINTS.get(state) or (_CHECK_SETTINGS if kind is ErrorKind.USAGE else None)
     kind = _PINGS.get(Ping(PGconn.ping(conninfo.encode())), ErrorKind.CONNECTION)
     return kind, _CHECK_SETTINGS if kind is ErrorKind.USAGE else None
+
+
+def _sqlstate_of_refusal(conninfo: str) -> str | None:
+    """Connect once more and return the SQLSTATE of the refusal; `_ACCEPTED` if there is none by now.
+
+    libpq returns only the text of a refusal, which the server translates (`lc_messages`), but its trace has
+    the code. Returns None if the server gives no reason, and where libpq can't trace: on macOS.
+    """
+    if sys.platform != "linux":
+        return None
+    # The trace has the password, so it stays in memory.
+    trace = os.memfd_create("trace")
+    try:
+        attempt = PGconn.connect_start(conninfo.encode())
+        attempt.trace(trace)
+        accepted = _is_accepted(attempt)
+        attempt.untrace()
+        attempt.finish()
+        codes = _TRACED_CODE.findall(os.pread(trace, 1 << 20, 0))
+    finally:
+        os.close(trace)
+    if accepted:
+        return _ACCEPTED
+    return codes[-1].decode() if codes else None
+
+
+def _is_accepted(attempt: "Attempt") -> bool:
+    deadline = time.monotonic() + _ATTEMPT_PATIENCE
+    events = {PollingStatus.READING: select.POLLIN, PollingStatus.WRITING: select.POLLOUT}
+    state = PollingStatus.WRITING
+    while attempt.status != ConnStatus.BAD and state in events and time.monotonic() < deadline:
+        ready = select.poll()
+        ready.register(attempt.socket, events[state])
+        ready.poll(_ATTEMPT_PATIENCE * 1000)
+        state = PollingStatus(attempt.connect_poll())
+    return state == PollingStatus.OK
 
 
 def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None) -> PgcdcError:

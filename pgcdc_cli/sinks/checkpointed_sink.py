@@ -241,7 +241,7 @@ class CheckpointedSink:
     @property
     def _may_rotate(self) -> bool:
         """Whether new files may begin at this edge: a segment has all tables as of one position."""
-        return not (self._destination.in_segments and self._edge.tables_differ)
+        return not (self._destination.in_segments and self._edge.some_tables_are_ahead)
 
     def _do_what_is_due(self) -> None:
         if self._may_rotate and (self._reopening or self._is_full()):

@@ -15,7 +15,7 @@ from zlib_ng import zlib_ng
 from pgcdc_cli.directory.checkpoint import FileState, PartialFile
 from pgcdc_cli.directory.disk import OpenFiles, folder_of
 from pgcdc_cli.directory.file_names import PARTIAL, TableFolders, file_name
-from pgcdc_cli.directory.manifest import SchemaFiles
+from pgcdc_cli.directory.schema_files import SchemaFiles
 from pgcdc_cli.formats.interface import Data, EncodedSlice, FileFormat, Piece
 
 FRAME_SIZE = 1 << 20

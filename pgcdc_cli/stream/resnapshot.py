@@ -176,9 +176,9 @@ class Resnapshot:
         return self._looked and self._next() is None
 
     @property
-    def position(self) -> Lsn:
+    def caught_up_at(self) -> Lsn:
         """The position at which the stream has caught up with all rows read."""
-        return max((one.position for one in self.watch.state), default=Lsn(0))
+        return max((one.caught_up_at for one in self.watch.state), default=Lsn(0))
 
     def begin(self, conninfo: str) -> None:
         """Find the tables to read, and how far earlier runs came; nothing is written before `record`.
@@ -206,7 +206,7 @@ class Resnapshot:
             self._check_all_match(tables)
             self._known = {table.oid: _Known(table, look.position) for table in tables}
         edge, before = self._output.sink.edge, self.watch.tables
-        kept = [one for one in before.values() if one.oid not in self._known and one.position > edge.lsn]
+        kept = [one for one in before.values() if one.oid not in self._known and one.caught_up_at > edge.lsn]
         wanted = [_begun(known.schema, before.get(oid)) for oid, known in self._known.items()]
         self.watch.tables = {one.oid: one for one in [*kept, *wanted]}
         self._looked = True
@@ -251,7 +251,7 @@ class Resnapshot:
             self.record()
             return True
         one, edge = self._next(), self._output.sink.edge
-        if one is None or edge.tables_differ or edge.lsn < self._known[one.oid].position:
+        if one is None or edge.some_tables_are_ahead or edge.lsn < self._known[one.oid].position:
             return False
         if one.stage == "moved" and not one.moved:
             log.info('table "%s" was read again: %d rows', one.table, one.rows)
@@ -335,7 +335,7 @@ class Resnapshot:
                 rows=one.rows + moved.rows + read.rows,
                 after=one.after if read.last is None else self._key(one, table, read.last),
                 moved=(),
-                position=look.position,
+                caught_up_at=look.position,
                 stage=stage,
             )
         )

@@ -339,7 +339,7 @@ class StreamRun:
         if not again.finished:
             again.step()
             if again.finished:
-                self._end.resolve_now(again.position)
+                self._end.resolve_now(again.caught_up_at)
                 again.close()
 
     def _describe(self, text: DatabaseText) -> Describe:

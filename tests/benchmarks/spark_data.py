@@ -97,7 +97,7 @@ def changes(count: int, keys: int, existing: int, seed: int = 1) -> Changes:
 def table(name: str = "bench", oid: int = 16384) -> TableSchema:
     """Describe a table as its schema file does."""
     types = {column: builtin(*told) for column, told in COLUMNS.items()}
-    described = tuple(TableColumn.of(n, t, replica_identity=n == "id") for n, t in types.items())
+    described = tuple(TableColumn.of(n, t, in_replica_identity=n == "id") for n, t in types.items())
     return TableSchema(oid, "public", name, ReplicaIdentity.DEFAULT, described, ("id",))
 
 

@@ -60,7 +60,7 @@ def test_built_in_types_keep_oid_and_typmod(database, catalog):
     assert [c.declared for c in table.columns] == ["bigint", "numeric(12,2)", "text[]", "integer[]"]
     assert [c.not_null for c in table.columns] == [True, False, True, False]
     assert [c.dimensions for c in table.columns] == [0, 0, 1, 2]
-    assert [c.replica_identity for c in table.columns] == [True, False, False, False]
+    assert [c.in_replica_identity for c in table.columns] == [True, False, False, False]
     assert (table.display, table.key) == ("public.t", ("id",))
 
 

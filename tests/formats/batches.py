@@ -38,7 +38,7 @@ def table(
     types = [pg_type if isinstance(pg_type, PgType) else _type(pg_type) for pg_type in columns.values()]
     identity = key or ()
     described = tuple(
-        TableColumn.of(column, pg_type, replica_identity=column in identity)
+        TableColumn.of(column, pg_type, in_replica_identity=column in identity)
         for column, pg_type in zip(columns, types, strict=True)
     )
     return TableSchema(oid, "public", name, ReplicaIdentity.DEFAULT, described, key)
@@ -74,7 +74,7 @@ def full(rows: list[list]) -> FullImage:
 def key_only(rows: list[list], schema: TableSchema) -> KeyImage:
     columns = [column(list(values))[0] for values in zip(*rows, strict=True)]
     kept = [
-        c if described.replica_identity else None
+        c if described.in_replica_identity else None
         for c, described in zip(columns, schema.columns, strict=True)
     ]
     return KeyImage(tuple(kept))

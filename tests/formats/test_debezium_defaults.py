@@ -19,7 +19,7 @@ UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 
 def default(type_: PgType, expression: str, *, snapshot: bool = False, **modes: str) -> str | None:
     config = ConnectorConfig(topic_prefix="srv", **modes)
-    column = replace(TableColumn.of("v", type_, replica_identity=False), not_null=False)
+    column = replace(TableColumn.of("v", type_, in_replica_identity=False), not_null=False)
     field = field_for(column, ColumnFacts(expression, ("new", "it's")), config, snapshot=snapshot)
     found = field.schema.get("default")
     return None if found is None else found.decode()

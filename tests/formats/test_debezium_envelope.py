@@ -80,7 +80,7 @@ def test_only_a_key_that_changes_makes_three_records(items: TableSchema) -> None
 
 
 def test_the_key_is_the_primary_key_even_where_the_old_row_lacks_it(items: TableSchema) -> None:
-    by_name = tuple(replace(c, replica_identity=c.name == "name") for c in items.columns)
+    by_name = tuple(replace(c, in_replica_identity=c.name == "name") for c in items.columns)
     indexed = replace(items, columns=by_name)
     stream = Stream(changes=[change(indexed, "D", [1], old=key_only([["1", "a"]], indexed))])
     deleted, _ = records(stream)

@@ -21,7 +21,7 @@ CITEXT = PgType(20002, -1, "citext", "other")
 
 def of_type(type_: PgType | str, declared: str = "", default: str | None = None, **modes) -> Field | None:
     found = builtin(OIDS[type_], -1) if isinstance(type_, str) else type_
-    column = TableColumn.of("v", found, replica_identity=False)
+    column = TableColumn.of("v", found, in_replica_identity=False)
     column = replace(column, declared=declared or found.name)
     return field_for(column, ColumnFacts(default), ConnectorConfig(topic_prefix="srv", **modes))
 
@@ -127,7 +127,7 @@ def test_the_json_in_an_hstores_text_has_no_escapes_but_those_of_json():
 
 
 def test_an_hstore_that_may_not_be_null_is_empty_where_it_is_not_sent():
-    column = replace(TableColumn.of("v", HSTORE, replica_identity=False), not_null=True)
+    column = replace(TableColumn.of("v", HSTORE, in_replica_identity=False), not_null=True)
     assert field_for(column, None, ConnectorConfig(topic_prefix="srv")).absent == b'"{}"'
 
 
@@ -136,7 +136,9 @@ def test_an_hstore_that_may_not_be_null_is_empty_where_it_is_not_sent():
 )
 def test_money_that_may_not_be_null_is_zero_where_it_is_not_sent(mode, zero):
     """As 3.4.3 writes it; 2.5.4 stops."""
-    column = replace(TableColumn.of("v", builtin(OIDS["money"], -1), replica_identity=False), not_null=True)
+    column = replace(
+        TableColumn.of("v", builtin(OIDS["money"], -1), in_replica_identity=False), not_null=True
+    )
     config = ConnectorConfig(topic_prefix="srv", money_fraction_digits=3, decimal_handling_mode=mode)
     assert field_for(column, None, config).absent == zero
 
@@ -182,7 +184,7 @@ def test_money_is_rounded_to_the_digits_that_the_configuration_has(digits, value
 def test_money_is_read_as_any_locale_prints_it(digits, printed, amount):
     field = of_type("money", money_fraction_digits=digits, decimal_handling_mode="string")
     assert shown(field, printed) == [f'"{amount}"']
-    column = TableColumn.of("v", builtin(OIDS["money"], -1), replica_identity=False)
+    column = TableColumn.of("v", builtin(OIDS["money"], -1), in_replica_identity=False)
     config = ConnectorConfig(topic_prefix="srv", money_fraction_digits=digits, decimal_handling_mode="double")
     read = field_for(column, None, config, snapshot=True)
     assert [float(one) for one in shown(read, printed)] == [float(amount)]

@@ -27,7 +27,7 @@ MANY = settings(deadline=None, max_examples=200)
 def field(kind: str, typmod: int = -1, default: str | None = None, *, not_null: bool = False, **modes: str):
     config = ConnectorConfig(topic_prefix="srv", **modes)
     type_ = builtin(OIDS[kind], typmod)
-    column = TableColumn.of("v", type_, replica_identity=False)
+    column = TableColumn.of("v", type_, in_replica_identity=False)
     column = replace(column, declared=kind, not_null=not_null)
     return field_for(column, ColumnFacts(default), config)
 

@@ -29,7 +29,7 @@ def describe(relations):
 def described(relation):
     columns = tuple(
         TableColumn.of(
-            column.name, PgType(column.type_oid, column.typmod, "text"), replica_identity=column.key
+            column.name, PgType(column.type_oid, column.typmod, "text"), in_replica_identity=column.key
         )
         for column in relation.columns
     )
@@ -239,7 +239,7 @@ class Plain:
         pairs = list(zip(image.values, table.columns, strict=True))
         if isinstance(image, m.FullTuple) or is_whole(pairs):
             return tuple(self.value(*pair) for pair in pairs)
-        return {i: self.value(*pair) for i, pair in enumerate(pairs) if pair[1].replica_identity}
+        return {i: self.value(*pair) for i, pair in enumerate(pairs) if pair[1].in_replica_identity}
 
     def value(self, value, column):
         if isinstance(value, m.UnchangedToast):
@@ -258,7 +258,7 @@ class Plain:
 
 def is_whole(pairs):
     """Whether a key tuple has the key and more: a whole row."""
-    there = [(column.replica_identity, not isinstance(value, m.Null)) for value, column in pairs]
+    there = [(column.in_replica_identity, not isinstance(value, m.Null)) for value, column in pairs]
     return (False, True) in there and (True, False) not in there
 
 

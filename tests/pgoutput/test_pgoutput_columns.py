@@ -17,7 +17,7 @@ TEXT = PgType(25, -1, "text")
 
 
 def table(oid, width, keys=(0,)):
-    columns = tuple(TableColumn.of(f"c{i}", TEXT, replica_identity=i in keys) for i in range(width))
+    columns = tuple(TableColumn.of(f"c{i}", TEXT, in_replica_identity=i in keys) for i in range(width))
     return TableSchema(oid, "public", f"t{oid}", ReplicaIdentity.DEFAULT, columns, None)
 
 
@@ -96,7 +96,7 @@ def check_values(image, tuples, of):
     for i, column in enumerate(image.columns):
         values = [row.values[i] for row in tuples]
         if column is None:
-            assert not of.columns[i].replica_identity
+            assert not of.columns[i].in_replica_identity
             continue
         column.validate(full=True)
         assert column.offset == 0

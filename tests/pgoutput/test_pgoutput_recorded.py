@@ -38,7 +38,7 @@ def tables_after(events):
 
 def follow(rows, event):
     operation, table, _, new, old = event
-    keys = [i for i, column in enumerate(table.columns) if column.replica_identity]
+    keys = [i for i, column in enumerate(table.columns) if column.in_replica_identity]
     full_identity = table.replica_identity is ReplicaIdentity.FULL
     keys = [0] if full_identity else keys
     before = rows.pop(tuple((old or new)[i] for i in keys), None)

@@ -18,7 +18,7 @@ from pgcdc_cli.reader.stored_file import StoredFile
 from pgcdc_cli.types.pg_type import builtin
 
 COLUMNS = tuple(
-    TableColumn.of(name, builtin(oid, -1), replica_identity=name == "id")
+    TableColumn.of(name, builtin(oid, -1), in_replica_identity=name == "id")
     for name, oid in (("id", 23), ("day", 1082), ("at", 1114), ("size", 701))
 )
 TABLE = TableSchema(16384, "public", "t", ReplicaIdentity.DEFAULT, COLUMNS, ("id",))

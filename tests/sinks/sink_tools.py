@@ -100,7 +100,7 @@ def make_table(
         schema,
         name,
         ReplicaIdentity.DEFAULT,
-        tuple(TableColumn(column, 23, -1, int4, "integer", replica_identity=True) for column in columns),
+        tuple(TableColumn(column, 23, -1, int4, "integer", in_replica_identity=True) for column in columns),
         tuple(columns),
     )
 

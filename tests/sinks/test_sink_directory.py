@@ -641,7 +641,7 @@ def test_a_gap_that_is_accepted_ends_the_stream_and_begins_another(tmp_path):
 def test_tables_that_are_read_again_do_not_go_on_over_a_gap(tmp_path):
     """The changes that their rows need are lost, so nothing holds the segment back any more, either."""
     sink, one = started(tmp_path / "d"), TableResnapshot(TABLES["a"].oid, "public.a", ("id",))
-    ahead = Edge(Lsn(0), START, 0, resnapshots=(replace(one, position=TXS[1].end_lsn),))
+    ahead = Edge(Lsn(0), START, 0, resnapshots=(replace(one, caught_up_at=TXS[1].end_lsn),))
     sink.write(replace(Feed(Lines()).whole(TXS[0]), edge=ahead))
     sink.close()
     sink = open_sink(tmp_path / "d")

@@ -195,7 +195,7 @@ def _masks(table: TableSchema, change: Change) -> tuple[Any, ...]:
 
 
 def _key_only(table: TableSchema, columns: tuple[pa.BinaryArray, ...]) -> tuple[pa.BinaryArray | None, ...]:
-    return tuple(v if c.replica_identity else None for c, v in zip(table.columns, columns, strict=True))
+    return tuple(v if c.in_replica_identity else None for c, v in zip(table.columns, columns, strict=True))
 
 
 def merge_into(spark: SparkSession, directory: Directory, warehouse: Path, **options: Any) -> dict[str, Any]:

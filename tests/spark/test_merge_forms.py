@@ -145,7 +145,7 @@ def differing(spark: SparkSession, cases: dict[str, Case]) -> list[tuple[str, ..
     rows: list[list[bytes]] = [[] for _ in range(max(len(case.texts) for case in cases.values()))]
     pairs: list[Expression] = []
     for number, case in enumerate(cases.values()):
-        column = TableColumn.of("v", case.type, replica_identity=False)
+        column = TableColumn.of("v", case.type, in_replica_identity=False)
         found = field_for(column, ColumnFacts(), ConnectorConfig(topic_prefix="p", **case.modes))
         assert found is not None
         tokens = found.to_json(kernels.binary(case.texts)).to_pylist()

@@ -236,7 +236,7 @@ def _identity_in(table: TableSchema, new: FullImage, count: int) -> FullImage:
     """Mark columns outside the replica identity as absent in `count` rows."""
     absent = np.ones(count, np.bool_)
     masks = zip(table.columns, new.unchanged, strict=True)
-    unchanged = tuple(mask if column.replica_identity else absent for column, mask in masks)
+    unchanged = tuple(mask if column.in_replica_identity else absent for column, mask in masks)
     return FullImage(new.columns, unchanged)
 
 
