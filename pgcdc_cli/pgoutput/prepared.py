@@ -28,9 +28,8 @@ PreparedName = tuple[int, str]
 class PreparedPolicy:
     """How to handle prepared transactions.
 
-    `known` are those of the checkpoint. With `at_prepare` changes are written at the PREPARE; those of
-    `known` ones were, since the checkpoint has the option, too. With `accept_gap` the commit of a transaction
-    whose changes never came is not an error, but passed to `warn`.
+    `known` are those of the checkpoint. With `at_prepare` changes are written at the PREPARE. With
+    `accept_gap` the commit of a transaction whose changes never came is not an error, but passed to `warn`.
     """
 
     known: Sequence[Prepared] = ()
@@ -99,10 +98,12 @@ class PreparedTransactions:
         name = message.xid, message.gid
         prepared, transaction = self._prepared.pop(name, None), self._spooled.pop(name, None)
         end = TransactionEnd(message.commit_lsn, message.end_lsn, message.commit_time, message.gid)
-        if transaction is not None or not (prepared is None or self._policy.at_prepare):
+        if message.commit_lsn < self._skip_before:
+            yield Slice(self._edge(message.end_lsn))
+        elif transaction is not None or not (prepared is None or self._given_out(prepared)):
             yield from self._replay.replay(transaction or self._reopen(prepared), end, self._all)
         elif self._replay.assembler.take_end(message.commit_lsn, message.end_lsn):
-            yield self._outcome("K", end, message.xid) if self._policy.at_prepare else self._miss(message)
+            yield self._outcome("K", end, message.xid) if self._given_out(prepared) else self._miss(message)
         if prepared is None and transaction is not None:
             transaction.remove()
 
@@ -117,12 +118,16 @@ class PreparedTransactions:
             transaction.remove()
         elif not self._replay.assembler.take_end(Lsn(message.rollback_end_lsn - 1), message.rollback_end_lsn):
             return
-        elif self._policy.at_prepare:
+        elif self._given_out(prepared):
             lsn = message.prepare_end_lsn if prepared is None else prepared.prepare_lsn
             end = TransactionEnd(lsn, message.rollback_end_lsn, message.rollback_time, message.gid)
             yield self._outcome("r", end, message.xid)
         elif prepared is not None:
             yield Slice(self._edge(message.rollback_end_lsn))
+
+    def _given_out(self, prepared: Prepared | None) -> bool:
+        """Whether the changes were written at the prepare; those of an unknown one by an earlier run."""
+        return self._policy.at_prepare if prepared is None else prepared.path is None
 
     @property
     def _all(self) -> tuple[Prepared, ...]:
