@@ -369,6 +369,17 @@ def test_each_partition_has_an_identity_of_its_own(database, via_root):
     assert mend(database, "replica-identity", "p").subject == "public.t_1"
 
 
+def test_a_partition_s_identity_that_lacks_the_key_of_its_root(database):
+    root = f"CREATE TABLE t ({KEY}, code text NOT NULL) PARTITION BY RANGE (id)"
+    leaves = "CREATE TABLE t_1 PARTITION OF t (UNIQUE (code), UNIQUE (code, id)) DEFAULT"
+    publish(database, root, leaves, objects="FOR TABLE t WITH (publish_via_partition_root)")
+    assert problems(database, "p") == []
+    database.execute("ALTER TABLE t_1 REPLICA IDENTITY USING INDEX t_1_code_id_key")
+    assert problems(database, "p") == []
+    database.execute("ALTER TABLE t_1 REPLICA IDENTITY USING INDEX t_1_code_key")
+    assert mend(database, "partition-identity", "p").subject == "public.t_1"
+
+
 @pytest.mark.parametrize("objects", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
 def test_unlogged_tables(database, objects):
     publish(database, f"CREATE UNLOGGED TABLE t ({KEY})", f"CREATE TABLE u ({KEY})", objects=objects)

@@ -66,7 +66,12 @@ SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident =
        EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication o ON o.oid = r.prpubid
                WHERE r.prattrs IS NOT NULL AND (o.pubupdate OR o.pubdelete)
                      AND (r.prrelid = c.oid
-                          OR o.pubviaroot AND r.prrelid IN (SELECT pg_partition_ancestors(c.oid))))
+                          OR o.pubviaroot AND r.prrelid IN (SELECT pg_partition_ancestors(c.oid)))),
+       ARRAY(SELECT a.attname::text
+             FROM pg_index i CROSS JOIN unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k (attnum)
+             JOIN pg_attribute a ON a.attrelid = p.root AND a.attnum = k.attnum
+             WHERE i.indrelid = p.root AND i.indisvalid AND i.indimmediate
+                   AND CASE rc.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END)
 FROM published p
 JOIN pg_class rc ON rc.oid = p.root JOIN pg_namespace rn ON rn.oid = rc.relnamespace
 CROSS JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(p.root) WHERE isleaf
@@ -133,6 +138,7 @@ class PublishedRelation:
     of the row filter. `unpublished` are generated columns that the server refuses in a replica identity;
     those of a table with `has_virtual` can't all be published. `refuses_full`: some publication of updates or
     deletes, even one that isn't looked at, has a column list for it, which the server refuses with FULL.
+    `published_key` is the key of `published_as`.
     """
 
     publication: str
@@ -151,6 +157,7 @@ class PublishedRelation:
     unpublished: tuple[str, ...]
     has_virtual: bool
     refuses_full: bool
+    published_key: tuple[str, ...]
 
 
 def read_relations(session: Session, publications: Sequence[int]) -> list[PublishedRelation]:
@@ -412,6 +419,22 @@ def partition_roots(setup: Setup) -> Iterator[Finding]:
         )
         statement = f"ALTER PUBLICATION {quoted(publication)} SET (publish_via_partition_root = true);"
         yield Finding("partition-root", "warning", message, _text(table), (statement,))
+
+
+def partition_identities(setup: Setup) -> Iterator[Finding]:
+    """Is a partitioned table's key in what the server sends of a partition's old rows?"""
+    for relation in _relations(setup):
+        lacking = [name for name in relation.published_key if name not in relation.identity]
+        if not relation.identity or relation.identity_full or not lacking:
+            continue
+        root, name = _text(relation.published_as), _text(relation.table)
+        message = (
+            f'updates and deletes of partition "{name}" come without column "{lacking[0]}" of the key of'
+            f' "{root}": the partition has another replica identity'
+        )
+        how = "DEFAULT" if relation.refuses_full else "FULL"
+        statement = f"ALTER TABLE {quoted(*relation.table)} REPLICA IDENTITY {how};"
+        yield Finding("partition-identity", "warning", message, name, (statement,))
 
 
 def unlogged_tables(setup: Setup) -> Iterator[Finding]:
