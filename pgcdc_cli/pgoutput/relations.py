@@ -101,10 +101,11 @@ def _check_readers(table: TableSchema) -> None:
 
     for column in table.columns:
         if sends_binary(column.type) and not has_reader(column.type):
+            gone = table.facts is not None and column.type.name == "unknown"
+            reason = "its type no longer exists" if gone else f"type {column.declared} has no binary reader"
             raise PgcdcError(
                 ErrorKind.PROTOCOL,
-                f'could not read column "{column.name}" of table "{table.display}" in binary:'
-                f" type {column.declared} has no binary reader",
+                f'could not read column "{column.name}" of table "{table.display}" in binary: {reason}',
                 hint=_LEAVE_OUT if table.facts is not None or builtin(column.type_oid, -1) else _ASK,
             )
 

@@ -127,6 +127,24 @@ def test_a_composite_has_no_reader_but_a_type_without_a_send_function_needs_none
     )
 
 
+def test_a_type_that_was_dropped_meanwhile_is_not_read_in_binary(database18, tmp_path):
+    database18.execute(
+        "CREATE TYPE mood AS ENUM ('ok'); CREATE TABLE moods (a int PRIMARY KEY, m mood);"
+        "CREATE PUBLICATION pub FOR TABLE moods"
+    )
+    slot, out = database18.create_slot(), ("-f", str(tmp_path / "out"))
+    database18.execute("INSERT INTO moods VALUES (1, 'ok')")
+    database18.execute("DROP TYPE mood CASCADE")
+    refused(
+        stream(database18.uri, slot, *out, "--binary", *NOW),
+        8,
+        'read column "m" of table "public.moods" in binary: its type no longer exists',
+        "leave out --binary",
+    )
+    assert stream(database18.uri, slot, *out, *NOW).returncode == 0
+    assert '"m":"ok"' in (tmp_path / "out").read_text()
+
+
 def test_what_only_the_catalog_knows_can_be_read_without_no_catalog_as_the_hint_says(database18):
     database18.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE moods (a int PRIMARY KEY, m mood);"
