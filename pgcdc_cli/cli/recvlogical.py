@@ -298,7 +298,7 @@ def recvlogical(  # noqa: PLR0913 - a command's options
             status_interval=int(status_interval),
             session_kind=kind,
         )
-        _stream(settings, _sink(str(file), mode, int(fsync_interval)), signals)
+        _stream(settings, _sink(str(file), mode, int(fsync_interval), signals), signals)
 
 
 def _conninfo(conninfo: str, given: Mapping[str, Any]) -> str:
@@ -365,7 +365,7 @@ def _plugin_options(given: list[str]) -> "PluginOptions":
     return [(name, value if equals else None) for name, equals, value in parts]
 
 
-def _sink(file: str, mode: int, fsync_interval: int) -> "UncheckpointedSink":
+def _sink(file: str, mode: int, fsync_interval: int, signals: "Signals") -> "UncheckpointedSink":
     from pgcdc_cli.directory.disk import Disk
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.sinks.sink import SinkSettings
@@ -375,7 +375,7 @@ def _sink(file: str, mode: int, fsync_interval: int) -> "UncheckpointedSink":
     return UncheckpointedSink(
         STDOUT if file == _STDOUT else file,
         RawFormat(),
-        SinkSettings(fsync_interval=fsync_interval),
+        SinkSettings(fsync_interval=fsync_interval, waiting=signals.interruptible),
         Disk(mode),
         # As in pg_recvlogical, progress is reported even without fsync.
         fsyncs=fsync_interval > 0,

@@ -189,9 +189,7 @@ def _run(settings: "SnapshotSettings", target: StreamTarget, progress: ProgressL
     assert encoding.decodes, "what isn't decoded has no rows"
     chosen = {"where": settings.wanted.where, "sample": settings.wanted.sample}
     more = {name: str(value) for name, value in chosen.items() if value is not None}
-    run = SnapshotRun(
-        settings, sink_for(target, encoding, lambda: signals.stop, more), encoding, signals, progress
-    )
+    run = SnapshotRun(settings, sink_for(target, encoding, signals, more), encoding, signals, progress)
     carry_out(run, signals, progress)
     return run
 

@@ -318,7 +318,7 @@ def _run(
         if manager.is_due:
             manager.tell(_reached(totals))
 
-    run = StreamRun(settings, sink_for(target, encoding, lambda: signals.stop), encoding, signals, report)
+    run = StreamRun(settings, sink_for(target, encoding, signals), encoding, signals, report)
     with metrics.open(), _timed(signals, settings.limits.max_time):
         carry_out(run, signals, progress)
         # A run that had nothing to receive has reported nothing so far.
@@ -338,9 +338,10 @@ def carry_out(run: "StreamRun | SnapshotRun", signals: "Signals", progress: Prog
 def handled(signals: "Signals") -> Iterator[None]:
     """Handle signals: INT and TERM ask for a clean end, and a second one ends at once; HUP reopens files."""
 
-    def stop(number: int, _frame: "FrameType | None") -> None:
+    def stop(_number: int, _frame: "FrameType | None") -> None:
         signals.stop = True
-        signal.signal(number, signal.SIG_DFL)
+        for ending in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ending, signal.SIG_DFL)
         if signals.waiting:
             raise KeyboardInterrupt
 

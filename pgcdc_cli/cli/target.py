@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.formats.wal2json.wal2json_options import Wal2jsonOptions
     from pgcdc_cli.sinks.sink import Sink
-    from pgcdc_cli.stream.settings import SnapshotPlan, StreamSettings
+    from pgcdc_cli.stream.settings import Signals, SnapshotPlan, StreamSettings
 
 SnapshotMode = Literal["never", "initial", "only"]
 FormatName = Literal["jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"]
@@ -320,13 +320,10 @@ def _debezium(target: StreamTarget, config: "ConnectorConfig") -> "Format":
 def sink_for(
     target: StreamTarget,
     encoding: "Format | RawFormat",
-    ends: "Callable[[], bool]",
+    signals: "Signals",
     more: "Mapping[str, str] | None" = None,
 ) -> "Sink":
-    """Make the sink, not opened yet. `more` are further options to record in the checkpoint.
-
-    `ends` tells whether the run was asked to end.
-    """
+    """Make the sink, not opened yet. `more` are further options to record in the checkpoint."""
     from pgcdc_cli.directory.disk import Disk
     from pgcdc_cli.sinks.directory_sink import directory_sink
     from pgcdc_cli.sinks.file_sink import file_sink
@@ -353,7 +350,8 @@ def sink_for(
         rotate_size=target.rotate_size,
         rotate_interval=target.rotate_interval,
         on_segment=target.on_segment,
-        ends=ends,
+        ends=lambda: signals.stop,
+        waiting=signals.interruptible,
     )
     disk = Disk(target.file_mode)
     if target.directory is not None:

@@ -1,6 +1,7 @@
 """The interface of sinks to the stream loop, and their settings."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +21,8 @@ class SinkSettings:
 
     `rotate_size` (over all files) and `rotate_interval` (since the first row) say when a directory begins a
     new segment, None for no such limit. `on_segment` is the command to run for each finished segment; `ends`
-    tells whether the run was asked to end meanwhile.
+    tells whether the run was asked to end meanwhile. What waits for somebody else, and leaves nothing
+    unfinished, is done within `waiting`, which lets that interrupt it.
 
     `options` are the other options that determine the content of files (filters, the form of numeric): a
     checkpoint with different ones is refused.
@@ -34,6 +36,7 @@ class SinkSettings:
     rotate_interval: float | None = None
     on_segment: str | None = None
     ends: Callable[[], bool] = field(default=lambda: False)
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 EAGER_PACE = 0.002

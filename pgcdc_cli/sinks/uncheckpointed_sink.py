@@ -80,13 +80,14 @@ class UncheckpointedSink:
         return None
 
     def open(self) -> None:
-        """Open the target."""
+        """Open the target; a named pipe waits for its reader. Raises KeyboardInterrupt if the run ends."""
         if isinstance(self._target, int):
             self._fd = self._target
         else:
             if not self._started and self._disk.stat(self._target) is None:
                 self._made = os.path.realpath(self._target)
-            self._fd = self._disk.open(self._target, os.O_CREAT)
+            with self._settings.waiting():
+                self._fd = self._disk.open(self._target, os.O_CREAT)
         found = self._disk.stat(self._fd)
         self._regular = self._fsyncs and found is not None and found.regular
         # A file without a name may be given as one, such as /dev/stdout.

@@ -91,7 +91,8 @@ class StreamRun:
         """
         keep_freed_memory()
         with closing(self._catalog):
-            self._sink.open()
+            if not self._opened():
+                return
             try:
                 self._start.check_position()
                 self._connect_until_done()
@@ -104,6 +105,16 @@ class StreamRun:
             finally:
                 self._writer.close()
         self._end.check(self._sink.edge.lsn)
+
+    def _opened(self) -> bool:
+        """Open the sink; false if a signal ended the run while a named pipe had no reader."""
+        try:
+            self._sink.open()
+        except KeyboardInterrupt:
+            if not self._signals.stop:
+                raise timed_out("wait any longer for a reader of the output") from None
+            return False
+        return True
 
     def _keep(self, data: bytes) -> str:
         """Write what could not be decoded into the `.bad` file; return a hint that names it."""

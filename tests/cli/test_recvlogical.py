@@ -1,5 +1,6 @@
 """`pgcdc recvlogical` in place of pg_recvlogical; what both have in common is checked with it, too."""
 
+import os
 import re
 import signal
 import stat
@@ -494,6 +495,15 @@ def test_what_a_connection_string_says_of_replication_is_no_obstacle(node, whose
     options = (*node.options, "-n", "-f", "-", "-E", node.end())
     ran = run_program(node.programs[whose], *connect, "--start", *options, text=False)
     assert (ran.returncode, ran.stderr, marks(ran.stdout)) == (0, b"", [1, 2])
+
+
+@pytest.mark.parametrize("version", [18])
+def test_a_pipe_that_nobody_reads_does_not_keep_it_from_ending(node, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with node.following(node.created(), "-f", tmp_path / "pipe", "-v") as process:
+        assert process.stderr.readline().startswith("pg_recvlogical: starting log streaming")
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 @pytest.mark.parametrize("version", [18])

@@ -72,6 +72,15 @@ def test_time_is_up(source, tmp_path):
     assert run.stderr.startswith("pgcdc: error: could not reach the end position FF/0: time is up at ")
 
 
+def test_time_is_up_for_a_pipe_that_nobody_reads(source, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    run = stream(source.uri, source.create_slot(), "-f", str(tmp_path / "pipe"), "--max-time", "1s")
+    assert (run.returncode, run.stderr.splitlines()[0]) == (
+        12,
+        "pgcdc: error: could not wait any longer for a reader of the output: time is up",
+    )
+
+
 def test_heartbeats_do_not_prolong_an_idle_run(source, tmp_path):
     slot, out = source.create_slot(), tmp_path / "out"
     beating = ["--format", "debezium", "-c", "topic.prefix=t", "-c", "heartbeat.interval.ms=100"]

@@ -543,7 +543,8 @@ def handles(pid: int, number: int) -> bool:
     return bool(int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> number - 1 & 1)
 
 
-def test_a_second_signal_ends_it_at_once(source):
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_it_at_once(source, first):
     slot = source.create_slot()
     source.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 20000) g")
     process = subprocess.Popen(
@@ -552,7 +553,7 @@ def test_a_second_signal_ends_it_at_once(source):
     process.stdout.readline()
     # Nobody reads the pipe any more: once it is full, the run waits in a write, and doesn't check signals.
     wait_until(lambda: waiting(process.stdout) >= 60_000)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(first)
     wait_until(lambda: not handles(process.pid, signal.SIGTERM))
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
