@@ -100,18 +100,22 @@ def _connection_parameter(name: str) -> inspect.Parameter:
 def connection_string(
     dbname: str | None, host: str | None, port: str | None, username: str | None, password: str | None
 ) -> str:
-    """Combine the options into a connection string. Raises USAGE, which never quotes a password."""
+    """Combine the options into a connection string. Raises USAGE, which never quotes a password.
+
+    An option that is empty (`-h "$HOST"`) is as good as not given, as for libpq's own programs.
+    """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     _check_text(dbname, host, username, password)
-    options = {"host": host, "port": port, "user": username, "fallback_application_name": "pgcdc"}
+    options = {"host": host or None, "port": port or None, "user": username or None}
+    options["fallback_application_name"] = "pgcdc"
     try:
         if dbname is not None and _is_conninfo(dbname):
             options |= {name: str(value) for name, value in conninfo_to_dict(dbname).items()}
             _check_uri(dbname, options)
         else:
-            options["dbname"] = dbname
+            options["dbname"] = dbname or None
     except psycopg.ProgrammingError as error:
         from pgcdc_cli.replication.failures import conninfo_failure
 

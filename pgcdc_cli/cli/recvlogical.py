@@ -309,7 +309,7 @@ def _conninfo(conninfo: str, given: Mapping[str, Any]) -> str:
     own = {"fallback_application_name": RECVLOGICAL} | {
         name: given[option]
         for name, option in (("host", "host"), ("port", "port"), ("user", "username"))
-        if given[option] is not None
+        if given[option]
     }
     return make_conninfo("", **conninfo_to_dict(conninfo) | own)
 

@@ -23,6 +23,8 @@ def options(**given):
     [
         ({}, "fallback_application_name=pgcdc"),
         ({"dbname": "shop"}, "fallback_application_name=pgcdc dbname=shop"),
+        # So PGHOST and the others apply, as in psql.
+        ({"host": "", "port": "", "username": "", "dbname": ""}, "fallback_application_name=pgcdc"),
         ({"dbname": "o'hara x"}, r"fallback_application_name=pgcdc dbname='o\'hara x'"),
         (
             {"host": "a,b", "port": "5432,5433", "username": "me", "dbname": "shop"},

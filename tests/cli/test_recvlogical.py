@@ -202,6 +202,14 @@ def test_an_option_wins_over_the_connection_string(node, whose, option, value):
 
 
 @BOTH
+@pytest.mark.parametrize("version", [18])
+def test_an_option_that_is_empty_is_as_good_as_none(node, whose):
+    slot = node.created()
+    node.insert(1, 2)
+    assert marks(node.fetched(slot, "-h", "", "-p", "", "-U", "", whose=whose)) == [1, 2]
+
+
+@BOTH
 @pytest.mark.parametrize("option", ["--help", "-?", "--version", "-V"])
 def test_help_and_version_are_on_standard_output(option, whose, link, server18):
     program = link if whose == "ours" else server18.bin / "pg_recvlogical"
