@@ -55,7 +55,7 @@ class ErrorKind(Enum):
     GAP = Rule(6, False, "changes in between are lost: --accept-gap continues without them")
     PUBLICATION = Rule(7, False, "see which exist with: pgcdc publication list")
     PROTOCOL = Rule(8, False, "none of it was confirmed: report it and attach the .bad file")
-    OUTPUT = Rule(9, False, "nothing beyond the last checkpoint was confirmed: fix the cause and run again")
+    OUTPUT = Rule(9, False, "only what was written was confirmed: fix the cause and run again")
     CHECKPOINT = Rule(
         10, False, "restore the file from a copy, or start over with an empty directory and a new slot"
     )

@@ -93,7 +93,7 @@ def read_wal2json_options(
         return None
     from pgcdc_cli.formats.wal2json.wal2json_options import read_options
 
-    options = read_options(dict(name_and_value("--wal2json-option", item) for item in given))
+    options = read_options(name_and_value("--wal2json-option", item) for item in given)
     if options.from_catalog is not None and not catalog:
         raise usage_error(f"--no-catalog: wal2json's {options.from_catalog} is what the catalog says")
     return options

@@ -44,11 +44,11 @@ FILE_MODE = 0o600
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _SYNC_FILE_RANGE_WRITE = 2
 
-_MAKE_ROOM = "nothing beyond the last checkpoint was confirmed: make room and run again"
-_LOCK_LOST = "nothing beyond the last checkpoint was confirmed: put the folder back, and run again"
-_NAME_LOST = "nothing beyond the last checkpoint was confirmed: put the file back, and run again"
+_MAKE_ROOM = "only what was written was confirmed: make room and run again"
+_LOCK_LOST = "only what was written was confirmed: put the folder back, and run again"
+_NAME_LOST = "only what was written was confirmed: put the file back, and run again"
 _CHANGED = (
-    "nothing beyond the last checkpoint was confirmed: see that only pgcdc writes to it (with logrotate,"
+    "only what was written was confirmed: see that only pgcdc writes to it (with logrotate,"
     " no copytruncate), and run again"
 )
 _CHECK_MODE = "check the owner and mode of the path and its folder, and which user runs pgcdc"

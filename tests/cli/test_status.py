@@ -129,7 +129,7 @@ def test_a_path_that_the_system_does_not_let_us_examine_with_a_warehouse(refused
         *("status", name, "--warehouse", "lake"),
         status=9,
         error=f'could not examine "{name}": File name too long',
-        hint="nothing beyond the last checkpoint was confirmed: fix the cause and run again",
+        hint="only what was written was confirmed: fix the cause and run again",
     )
 
 

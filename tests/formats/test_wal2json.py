@@ -20,7 +20,7 @@ NUMBERS = {"id": "int8", "f": "float8", "n": "numeric", "ok": "bool", "raw": "by
 
 def lines(stream: Stream, **options: str) -> list[bytes]:
     given = {name.replace("_", "-"): value for name, value in options.items()}
-    form = Wal2jsonFormat("stream", options=read_options(given))
+    form = Wal2jsonFormat("stream", options=read_options(given.items()))
     (piece,) = form.encode(stream.slice()).pieces
     found = bytes(form.frame([piece.data])).removesuffix(b"\n").split(b"\n")
     assert len(found) == piece.rows
@@ -128,7 +128,7 @@ def test_transactions_of_some_origins_are_left_out():
         {"id": 4, "a": "v", "b": "w"},
     ]
     assert (
-        not Wal2jsonFormat("stream", options=read_options({"filter-origins": "7"}))
+        not Wal2jsonFormat("stream", options=read_options({"filter-origins": "7"}.items()))
         .encode(Stream(marks=[TransactionBoundary("B", west)]).slice())
         .pieces
     )
@@ -213,7 +213,7 @@ PRETTY = """
 def test_pretty_print_gives_each_member_a_line_however_many_rows_come_together():
     described = table({"id": "int4", "a": "text", "n": "numeric"})
     rows = [["1", UNCHANGED, None], ["2", "x, y", "2.50"]]
-    options = read_options({"format-version": "1", "pretty-print": "on", "include-schemas": "off"})
+    options = read_options({"format-version": "1", "pretty-print": "on", "include-schemas": "off"}.items())
     together, apart = (Wal2jsonFormat("stream", options=options) for _ in range(2))
     one = printed(together, [change(described, "U", [0, 1], rows)])
     several = [printed(apart, [change(described, "U", [n], [row])]) for n, row in enumerate(rows)]

@@ -37,7 +37,7 @@ THEIR_DEFAULTS = {
 def test_every_option_may_be_given_as_it_is_by_default():
     assert set(THEIR_DEFAULTS) == set(OPTION_DOCS)
     for name, value in THEIR_DEFAULTS.items():
-        options = read_options({name: value})
+        options = read_options({name: value}.items())
         assert options.wants_table(table({"id": "int4"}))
         assert options.wants_message("any")
         if name != "add-tables":
@@ -46,7 +46,7 @@ def test_every_option_may_be_given_as_it_is_by_default():
 
 @pytest.mark.parametrize("text", ["t", "TRUE", "on", "y", "Yes", "1"])
 def test_a_boolean_is_read_as_the_server_reads_it(text):
-    assert read_options({"include-xids": text}).include_xids
+    assert read_options({"include-xids": text}.items()).include_xids
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,27 @@ def test_a_boolean_is_read_as_the_server_reads_it(text):
 )
 def test_tables_are_added_and_filtered_by_name(patterns, name, wanted):
     named = table({"id": "int4"}, name=name)
-    assert read_options({"add-tables": patterns}).wants_table(named) is wanted
-    assert read_options({"filter-tables": patterns}).wants_table(named) is not wanted
+    assert read_options({"add-tables": patterns}.items()).wants_table(named) is wanted
+    assert read_options({"filter-tables": patterns}.items()).wants_table(named) is not wanted
+
+
+def test_filters_of_tables_add_up_and_of_other_lists_the_last_counts():
+    """As in the plugin."""
+    given = [
+        ("add-tables", "*.a"),
+        ("add-tables", "public.*"),
+        ("filter-tables", "*.b"),
+        ("filter-tables", "*.c"),
+    ]
+    wants = read_options(given).wants_table
+    assert [name for name in "abcd" if wants(table({"id": "int4"}, name=name))] == ["a", "d"]
+    assert not read_options(given[1::-1]).wants_table(table({"id": "int4"}, name="d"))
 
 
 def test_what_is_filtered_is_not_added_again():
-    options = read_options({"add-tables": "public.*", "filter-tables": "*.orders"})
+    options = read_options({"add-tables": "public.*", "filter-tables": "*.orders"}.items())
     assert not options.wants_table(table({"id": "int4"}))
-    messages = read_options({"add-msg-prefixes": "a,b", "filter-msg-prefixes": "b"})
+    messages = read_options({"add-msg-prefixes": "a,b", "filter-msg-prefixes": "b"}.items())
     assert [prefix for prefix in "abc" if messages.wants_message(prefix)] == ["a"]
 
 
@@ -96,7 +109,7 @@ def test_what_is_filtered_is_not_added_again():
 )
 def test_what_cannot_be_had_is_refused_in_one_line(name, value, message, hint):
     with pytest.raises(PgcdcError) as error:
-        read_options({name: value})
+        read_options({name: value}.items())
     assert error.value.kind is ErrorKind.USAGE
     assert error.value.message.startswith("could not use wal2json's option")
     assert message in error.value.message
@@ -109,11 +122,11 @@ def test_what_cannot_be_had_is_refused_in_one_line(name, value, message, hint):
 )
 def test_what_version_2_does_not_look_at_is_taken_where_the_version_is_given(name, value):
     for version in ("1", "2"):
-        changed = read_options({"format-version": version, name: value}).changed
+        changed = read_options({"format-version": version, name: value}.items()).changed
         assert f"wal2json.{name.replace('-', '_')}" in changed
 
 
 def test_a_checkpoint_names_what_is_not_as_by_default():
     assert Wal2jsonOptions().changed == {}
-    options = read_options({"include-xids": "on", "actions": "insert,delete"})
+    options = read_options({"include-xids": "on", "actions": "insert,delete"}.items())
     assert options.changed == {"wal2json.include_xids": "True", "wal2json.actions": "['D', 'I']"}

@@ -17,7 +17,7 @@ def hint_of(code: str) -> str:
 
 @pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT"])
 def test_a_full_disk_needs_room(code):
-    assert hint_of(code) == "nothing beyond the last checkpoint was confirmed: make room and run again"
+    assert hint_of(code) == "only what was written was confirmed: make room and run again"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_full_disk_needs_room(code):
         ("EEXIST", "move away what has that name"),
         ("EMFILE", "ulimit -n"),
         ("ENFILE", "fs.file-max"),
-        ("EIO", "nothing beyond the last checkpoint was confirmed: fix the cause and run again"),
+        ("EIO", "only what was written was confirmed: fix the cause and run again"),
     ],
 )
 def test_whatever_else_is_wrong_needs_something_else(code, remedy):

@@ -1,7 +1,7 @@
 """The plugin's options, with its names and defaults; only the default of `format-version` is 2 here."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -103,16 +103,20 @@ class Wal2jsonOptions:
         return added and prefix not in self.filter_msg_prefixes
 
 
-def read_options(given: Mapping[str, str]) -> Wal2jsonOptions:
-    """Read options by the plugin's names. Raises PgcdcError (USAGE) for an unknown name or a wrong value."""
-    values = {}
-    for name, text in given.items():
-        option = _OPTIONS.get(name)
+def read_options(given: Iterable[tuple[str, str]]) -> Wal2jsonOptions:
+    """Read options by the plugin's names; of one that comes twice the last counts, but filter-tables add up.
+
+    Raises PgcdcError (USAGE) for an unknown name or a wrong value.
+    """
+    values: dict[str, Any] = {}
+    for name, text in given:
+        option, field = _OPTIONS.get(name), name.replace("-", "_")
         if option is None:
             raise _unknown(name)
-        values[name.replace("-", "_")] = _read(name, option, text)
+        value = _read(name, option, text)
+        values[field] = values.get(field, ()) + value if field == "filter_tables" else value
     options = Wal2jsonOptions(**values)
-    _check_version(options, said="format-version" in given)
+    _check_version(options, said="format_version" in values)
     return options
 
 
