@@ -10,14 +10,18 @@ from merge_directories import Directory, merge_into, merged_rows, table_path
 from merge_histories import INT4, TEXT, pg_type, table_schema
 from merge_notes import COLUMNS, ONE, TWO, delete, insert, update
 from merge_oracle import Change, fold
+from merge_oracle import insert as insert_row
+from merge_oracle import update as update_row
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.spark.pgcdc_merge import job
+from pgcdc_cli.spark.pgcdc_merge import job, merge_table
 from pgcdc_cli.spark.pgcdc_merge.control import ControlTable, locked
 from pgcdc_cli.spark.pgcdc_merge.delta import DeltaLake
 from pgcdc_cli.spark.pgcdc_merge.merge_errors import MergeError
+from pgcdc_cli.spark.warehouse import read_record
 
+BPCHAR = 1042
 FIRST = [insert(10, 1), insert(20, 2), update(30, 1, "changed")]
 SECOND = [delete(40, 1), insert(50, 3), update(60, 2, None)]
 
@@ -125,6 +129,47 @@ def test_a_run_that_died_before_the_control_table_commits_nothing_twice(
     assert (summary["error"], summary["tables"][0]["updated"]) == (None, 1)
     assert segments_of_commits(spark, warehouse, ONE) == [1, 2]
     assert merged_rows(spark, warehouse, ONE) == {("1",): {"id": "1", "note": "last"}}
+
+
+@pytest.mark.parametrize("dies_in", ["the table", "the control table"])
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+def test_what_rows_lack_is_known_even_if_the_run_that_found_it_died(
+    spark: SparkSession,
+    directory: Directory,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lake: str,
+    dies_in: str,
+) -> None:
+    """It had changed the columns, or had merged all, and the next run finds these tables as they are."""
+    narrow = {"id": COLUMNS["id"]}
+    wide, short = {**narrow, "more": pg_type(TEXT)}, {**narrow, "note": pg_type(BPCHAR, 8)}
+    added, first = (table_schema(name, narrow, ("id",)) for name in ("added", "first"))
+    retyped = table_schema("retyped", short, ("id",))
+    old = [insert_row(10, id="1"), insert_row(20, id="2")]
+    noted = [insert(10, 1, "a   "), insert(20, 2, "b   ")]
+    directory.segment([(added, old), (retyped, noted)])
+    assert merge_into(spark, directory, warehouse, format=lake)["warnings"] == []
+    new = [update_row(40, id="1", more="x")]
+    later = [(table_schema(name, wide, ("id",)), new) for name in ("added", "first")]
+    text = (table_schema("retyped", COLUMNS, ("id",)), [update(40, 1, "c")])
+    directory.segment([(first, old), *later, text])
+    with monkeypatch.context() as patch:
+        if dies_in == "the table":
+            patch.setattr(merge_table, "_fold_range", dying)
+        else:
+            patch.setattr(ControlTable, "finish", dying)
+        with pytest.raises(KeyboardInterrupt):
+            merge_into(spark, directory, warehouse, format=lake)
+    summary = merge_into(spark, directory, warehouse, format=lake)
+    assert summary["error"] is None
+    assert sorted(warning.partition(": ")[0] for warning in summary["warnings"]) == [
+        '"public.added" has the new column "more"',
+        '"public.first" has the new column "more"',
+        '"public.retyped" has another type in column "note"',
+    ]
+    lasting = [row.warning for row in read_record(str(warehouse)) or [] if row.warning is not None]
+    assert sorted(lasting) == sorted(summary["warnings"])
 
 
 def test_a_table_that_was_set_back_is_left_alone(

@@ -16,10 +16,13 @@ from .merge_errors import MergeError
 from .options import CHANGELOG, MERGE, parse_lsn
 from .schema_evolution import (
     ANEW,
+    Goal,
+    Identified,
     as_called,
     find_converted,
     find_goal,
     identify,
+    with_late_columns,
     with_later_columns,
     with_other_values,
     with_unknown,
@@ -275,29 +278,52 @@ def _identified(
 ) -> TableRange:
     """Plan with the columns' last names."""
     found = identify(work.history, known, list(have or ()))
-    left_out = work.left_out.union(*(version.left_out for version in work.history))
-    versions = [with_unknown(version, left_out) for version in found.versions]
+    versions = _without_lost_values(work, found)
     history = list(map(as_called, versions))
     if have is not None:
         pairs = ((found.called.get(name, name), spark) for name, spark in have.items())
         have = {name: spark for name, spark in pairs if name is not None}
     stored = _stored(work, target)
     goal = find_goal(history, have, stored, rescales=target.rescales, placed=found.positions)
-    newest = left_out.intersection(versions[-1].positions.values())
-    again = (name for name, number in found.positions.items() if number in newest)
-    unknown = list(dict.fromkeys([*goal.unknown, *again]))
     _check_known(work.version, found.doubtful)
     later = zip(versions, with_later_columns(history), strict=True)
     converted, unfound = find_converted(history, found.types, found.converted)
     _check_key_values(work.version, unfound)
-    retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
     return replace(
         work,
-        planned=replace(goal, unknown=unknown, doubtful=found.doubtful, retyped=list(retyped)),
+        planned=_with_doubts(work, goal, have),
         versions={version.path: replace(version, later=one.later) for version, one in later},
         called=found.called,
         columns=found.known_after(goal.version.columns, converted),
     )
+
+
+def _without_lost_values(work: TableRange, found: Identified) -> list[TableVersion]:
+    """Describe versions without values of earlier rows that changed while a column wasn't published."""
+    return [with_unknown(version, _left_out(work)) for version in found.versions]
+
+
+def _left_out(work: TableRange) -> frozenset[int]:
+    return work.left_out.union(*(version.left_out for version in work.history))
+
+
+def _with_doubts(work: TableRange, goal: Goal, have: Mapping[str, str] | None) -> Goal:
+    """Add what earlier rows may lack.
+
+    It is found from the columns that the control table has: since then, a run that died may have changed the
+    lake table's, and nobody knows its warnings.
+    """
+    recorded = () if work.base is None else work.base.columns
+    names = None if work.base is None else [one.name for one in recorded] or list(have or ())
+    found = identify(work.history, recorded, names or ())
+    history = [*map(as_called, _without_lost_values(work, found))]
+    before = None if names is None else {found.called.get(name, name) for name in names}
+    late = with_late_columns(goal, history, before, found.positions)
+    newest = _left_out(work).intersection(history[-1].positions.values())
+    again = (name for name, number in found.positions.items() if number in newest)
+    retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
+    unknown = dict.fromkeys([*late.unknown, *again])
+    return replace(goal, unknown=list(unknown), doubtful=found.doubtful, retyped=list(retyped))
 
 
 def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:

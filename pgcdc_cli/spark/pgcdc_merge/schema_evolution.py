@@ -195,7 +195,7 @@ def find_goal(
         None if newest.key is None else tuple(names.index(newest.columns[index].name) for index in newest.key)
     )
     version = replace(newest, columns=tuple(columns), key=key, events=None)
-    goal = _with_late_columns(Goal(version), versions, have, placed)
+    goal = with_late_columns(Goal(version), versions, have, placed)
     if have is None:
         return goal
     added = [(column.name, column.lake) for column in columns if column.name not in have]
@@ -240,13 +240,17 @@ def _renamed(version: TableVersion, values: Mapping[str, Value]) -> dict[str, Va
     return {name: value for name, value in pairs if name is not None}
 
 
-def _with_late_columns(
-    goal: Goal, versions: Sequence[TableVersion], have: Mapping[str, str] | None, placed: Container[str]
+def with_late_columns(
+    goal: Goal, versions: Sequence[TableVersion], have: Iterable[str | None] | None, placed: Container[str]
 ) -> Goal:
-    """Add what is known of columns that were added or changed after the first rows."""
-    before = {column.name for column in versions[0].columns} if have is None else set(have)
+    """Add what is known of columns that were added or changed after the first rows.
+
+    `have` are the names of the columns that earlier rows have, None if there are no such rows.
+    """
+    before = {column.name for column in versions[0].columns} if have is None else set(filter(None, have))
+    known = {column.name: version for version in reversed(versions) for column in version.columns}
     names = [column.name for column in goal.version.columns if column.name not in before]
-    first = {name: next(version for version in versions if version.has(name)) for name in names}
+    first = {name: known[name] for name in names if name in known}
     missing = {name: one.missing[name] for name, one in first.items() if name in one.missing}
     unknown = [
         name
