@@ -241,6 +241,20 @@ def test_a_file_that_was_put_back_as_a_copy_goes_on(tmp_path):
     assert lines(path) == expected(TXS)
 
 
+def test_hup_without_a_move_goes_on_in_a_file_that_was_put_back_as_a_copy(tmp_path):
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.close()
+    elsewhere(path)
+    (tmp_path / "elsewhere").rename(path)
+    sink = started(path)
+    sink.reopen()
+    sink.write(feed().whole(TXS[1]))
+    sink.close()
+    assert lines(path) == expected(TXS[:2])
+
+
 def test_what_was_written_stays_until_the_source_is_known_to_send_it_again(tmp_path):
     """Of backups, the checkpoint may be an older one: the slot is ahead then, and the run is refused."""
     path, checkpoint = tmp_path / "out", tmp_path / "out.checkpoint"
@@ -319,6 +333,20 @@ def test_hup_takes_the_empty_file_that_was_put_in_place(tmp_path):
     assert lines(tmp_path / "out") == expected(TXS[2:3])
 
 
+def test_hup_leaves_a_file_with_content_that_was_put_in_place_alone(tmp_path):
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    path.rename(tmp_path / "out.1")
+    path.write_text("mine\n")
+    sink.reopen()
+    error = error_of(lambda: sink.write(feed().whole(TXS[1])))
+    assert error.message == f'could not continue from "{path}": it has 5 bytes, and they aren\'t ours'
+    sink.close()
+    assert path.read_text() == "mine\n"
+    assert lines(tmp_path / "out.1") == expected(TXS[:2])
+
+
 def archived(path) -> None:
     """Move a file into another folder, as a script for rotation does. Its inode stays in use."""
     (path.parent / "archive").mkdir()
@@ -367,6 +395,17 @@ def test_a_file_that_a_killed_run_left_is_missed_though_none_of_its_rows_were_du
     assert error_of(lambda: make_sink(path).open()).kind is ErrorKind.CHECKPOINT
     path.touch()
     assert error_of(lambda: make_sink(path).open()).kind is ErrorKind.CHECKPOINT
+
+
+def test_a_file_with_rows_that_was_removed_before_a_run_ended_is_missed(tmp_path):
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.flush()
+    path.unlink()
+    sink.close()
+    error = error_of(lambda: make_sink(path).open())
+    assert error.message == f'could not continue from "{path}": it is missing; was it moved without HUP?'
 
 
 def test_a_file_that_has_data_already_is_not_taken(tmp_path):
