@@ -10,10 +10,10 @@ from pgcdc_cli.pgoutput.relations import Tables
 from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
 
 
-def connection(spools, *, skip_before=0, until=None, known=(), batch=1, **policy):
+def connection(spools, *, skip_before=0, until=None, transactions=None, known=(), batch=1, **policy):
     """A decoder that collects its warnings in `warnings`, and reads a spool chunk by chunk."""
     warnings = []
-    limits = DecodeLimits(Lsn(skip_before), until)
+    limits = DecodeLimits(Lsn(skip_before), until, transactions)
     assembler = Assembler(Tables(describe), limits, boundaries=True)
     given_policy = PreparedPolicy(known=known, warn=warnings.append, **policy)
     decoder = PgoutputDecoder(assembler, spools, given_policy)

@@ -283,6 +283,17 @@ def test_a_prepared_transaction_is_given_out_at_its_commit(spools):
     assert slices[-1].edge.prepared == ()
 
 
+def test_only_a_prepared_transaction_that_has_begun_is_an_open_one_for_keepalives(spools):
+    """Once a position beyond its PREPARE is confirmed, it doesn't come again, as a streamed one does."""
+    streams = connection(spools)
+    taken(streams, *PREPARED[:-1])
+    assert streams.in_transaction
+    taken(streams, PREPARED[-1])
+    assert not streams.in_transaction
+    taken(streams, m.StreamStart(8, True), in_stream(insert(b"1", b"a"), 8))
+    assert not streams.in_transaction
+
+
 @pytest.mark.parametrize("end", [COMMITTED, ROLLED_BACK], ids=["committed", "rolled back"])
 def test_the_spool_of_a_prepared_transaction_stays_until_another_checkpoint_is_written(spools, end):
     """The one that names it is needed after a crash until then."""
@@ -541,6 +552,15 @@ def test_a_streamed_transaction_without_changes_does_not_come_beyond_the_end_pos
     assert streams.ended
 
 
+def test_nothing_counts_after_the_last_transaction_that_is_wanted(spools):
+    """Otherwise the checkpoint would be beyond those between them."""
+    streams = connection(spools, transactions=1)
+    taken(streams, *block())
+    others = m.Begin(Lsn(1100), TIME, 8), insert(b"2", b"b"), m.Commit(Lsn(1100), Lsn(1110), TIME)
+    streamed = m.StreamCommit(XID, Lsn(1200), Lsn(1210), TIME)
+    assert edges(taken(streams, BEGIN, *ROWS, COMMIT, *others, streamed)) == [1010]
+
+
 def test_a_gap_beyond_the_end_position_is_none(spools):
     assert taken(connection(spools, until=Lsn(1000)), COMMITTED) == []
 
@@ -561,6 +581,7 @@ def test_at_prepare_an_earlier_run_may_have_given_out_the_changes(spools, end, k
         ([m.StreamStart(XID, True), BEGIN, COMMIT], "it is inside another transaction"),
         ([m.StreamStop()], "no streamed block is open"),
         ([m.StreamCommit(XID, *END)], "transaction 7 never began"),
+        ([*PREPARED, *block(), m.StreamCommit(XID, *END)], "transaction 7 is prepared"),
         ([m.StreamStart(XID, True), m.StreamAbort(XID, 8)], "it is inside another transaction"),
         ([*PREPARED[:1], m.StreamStop()], "no streamed block is open"),
         ([*PREPARED[:1], COMMITTED], "it is inside another transaction"),
