@@ -210,6 +210,15 @@ def test_a_segment_has_its_largest_commit_even_if_smaller_ones_follow(tmp_path):
     assert segment.last_commit_lsn == TXS[5].commit_lsn
 
 
+def test_a_segment_has_its_smallest_commit_even_if_larger_ones_come_first(tmp_path):
+    """Rows that come at once are written table by table."""
+    sink = started(tmp_path / "d")
+    sink.write(Feed(Lines()).slice([(TXS[2], 0), (TXS[1], 0)], TXS[2]))
+    sink.close()
+    (segment,) = reader(tmp_path / "d").segments()
+    assert (segment.first_commit_lsn, segment.last_commit_lsn) == (TXS[1].commit_lsn, TXS[2].commit_lsn)
+
+
 def test_two_segments_may_end_at_the_same_position(tmp_path):
     """Rows that are read again come at an edge that is there already."""
     sink, feed = started(tmp_path / "d", rotate_size=1), Feed(Lines())
@@ -496,6 +505,12 @@ def append(path: Path, text: str) -> None:
     path.write_text(path.read_text() + text)
 
 
+def line_of_another_segment(partial: Path) -> str:
+    """Make the next line of a manifest, as it is there if the checkpoint is an older one of a backup."""
+    line = (partial.parent.parent / "manifest.jsonl").read_text()
+    return line.replace('"segment":1', '"segment":2')
+
+
 def crashed(path) -> Path:
     """Leave a directory as a crash does; return the path of the `.partial` that its checkpoint names."""
     sink, feed = started(path), Feed(Lines())
@@ -518,6 +533,7 @@ def crashed(path) -> Path:
         lambda path: (path.parent.parent / "manifest.jsonl").unlink(),
         lambda path: (path.parent.parent / "manifest.jsonl").write_bytes(b""),
         lambda path: append(path.parent.parent / "manifest.jsonl", "{}\n"),
+        lambda path: append(path.parent.parent / "manifest.jsonl", line_of_another_segment(path)),
         lambda path: (path.parent.parent / "checkpoint.json").unlink(),
         lambda path: (path.parent.parent / "checkpoint.json").write_bytes(b""),
     ],
@@ -532,6 +548,21 @@ def test_files_that_arent_as_they_were_left_are_exit_10_and_left_alone(tmp_path,
         assert error.kind.rule.exit_status == 10
         assert str(tmp_path) in error.message
     assert reader(tmp_path / "d").files() == before
+
+
+def test_a_file_that_has_a_finished_file_s_name_is_not_replaced(tmp_path):
+    sink = started(tmp_path / "d")
+    sink.write(Feed(Lines()).whole(TXS[1]))
+    sink.flush()
+    (partial,) = (tmp_path / "d").glob("public.a/*.partial")
+    finished = partial.with_suffix("")
+    finished.write_text("mine")
+    error = error_of(sink.close)
+    assert (error.kind, error.message) == (
+        ErrorKind.CHECKPOINT,
+        f'could not continue from "{finished}": it already exists',
+    )
+    assert finished.read_text() == "mine"
 
 
 @pytest.mark.parametrize("change", [lambda data: data[::-1], lambda data: data + b"\n"])
