@@ -177,6 +177,9 @@ def test_a_rolled_back_subtransactions_definition_of_a_table_counts_no_more(spoo
     assert values(slices) == [(b"1", b"a")]
     later = m.Begin(Lsn(1200), TIME, 9), insert(b"3", b"c"), m.Commit(Lsn(1200), Lsn(1210), TIME)
     assert values(taken(streams, *later)) == [(b"3", b"c")]
+    streamed = block(in_stream(insert(b"4", b"d"), 10), xid=10)
+    end = (Lsn(1300), Lsn(1310), TIME)
+    assert values(taken(streams, *streamed, m.StreamCommit(10, *end))) == [(b"4", b"d")]
 
 
 def test_a_committed_transaction_s_definitions_count_for_those_that_follow(spools):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 from sink_disks import FailingDisk
@@ -74,6 +75,50 @@ def test_nothing_counts_as_written_while_rows_are_in_memory(tmp_path):
     sink.advance(Lsn(TXS[1].end_lsn + 1))
     assert (sink.written_lsn, sink.durable_lsn) == (TXS[1].end_lsn + 1, TXS[1].end_lsn)
     sink.close()
+
+
+class WaitingDisk(Disk):
+    """A disk whose writes end only when they are `allowed`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allowed = Event()
+        self.allowed.set()
+
+    def write(self, fd, path, data):
+        assert self.allowed.wait(60)
+        super().write(fd, path, data)
+
+
+def test_nothing_counts_as_written_while_a_thread_writes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(output_file, "FRAME_SIZE", 1)
+    monkeypatch.setattr("pgcdc_cli.directory.disk.BEHIND", 1)
+    disk = WaitingDisk()
+    sink = make_directory(str(tmp_path / "d"), Lines(), disk)
+    sink.open()
+    sink.start(SOURCE, START)
+    disk.allowed.clear()
+    sink.write(Feed(Lines()).whole(TXS[1]))
+    assert sink.written_lsn == START
+    disk.allowed.set()
+    sink.flush()
+    assert sink.written_lsn == TXS[1].end_lsn
+    sink.close()
+
+
+def test_after_an_unexpected_error_nothing_more_becomes_durable(tmp_path, monkeypatch):
+    """Rows may be missing in what was taken."""
+    sink, feed = started(tmp_path / "d"), Feed(Lines())
+    sink.write(feed.whole(TXS[0]))
+    sink.flush()
+    with monkeypatch.context() as broken:
+        broken.setattr(sink.outputs, "append", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            sink.write(feed.whole(TXS[1]))
+    assert error_of(sink.flush).kind is ErrorKind.UNEXPECTED
+    sink.close()
+    assert sink.durable_lsn == TXS[0].end_lsn
+    assert reader(tmp_path / "d").segments() == []
 
 
 def test_rows_that_no_interval_makes_durable_are_written_at_each_status_interval(tmp_path):
@@ -303,6 +348,7 @@ def test_a_lost_connection_takes_the_open_transaction_back(tmp_path, monkeypatch
     sink.rollback()
     sink.flush()
     sink.start(SOURCE, START, check_source(sink.checkpoint, SOURCE, slot_position=START))
+    sink.advance(TXS[0].end_lsn)
     for tx in TXS[1:]:
         sink.write(feed.whole(tx))
     sink.close()

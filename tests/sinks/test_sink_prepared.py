@@ -182,3 +182,38 @@ def test_a_damaged_spool_is_refused(tmp_path, harm):
     with pytest.raises(PgcdcError, match=r"\.spool") as error:
         sink.open()
     assert error.value.kind is ErrorKind.CHECKPOINT
+
+
+def spooled(sink, xid, gid):
+    """A prepared transaction whose spool is finished."""
+    file = sink.new_spools().create(xid, START)
+    file.append(chunk("content"))
+    return Prepared(xid, gid, START, *file.finish())
+
+
+def test_a_spool_goes_with_the_first_checkpoint_that_does_not_name_it(tmp_path):
+    """Otherwise those of a long run would fill the disk, or reach the limit."""
+    sink = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
+    sink.open()
+    sink.start(SOURCE, START)
+    prepared = spooled(sink, 7, "g")
+    path = tmp_path / "d" / prepared.path
+    for known in ((prepared,), ()):
+        sink.write(EncodedSlice((), Edge(Lsn(0), START, 0, prepared=known)))
+        assert path.exists()
+        sink.flush()
+        assert (path.exists(), sink.spooled) == ((True, prepared.size) if known else (False, 0))
+    sink.close()
+
+
+def test_spools_that_the_checkpoint_does_not_name_are_removed_before_the_stream_begins(tmp_path):
+    sink = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
+    sink.open()
+    sink.start(SOURCE, START)
+    prepared = spooled(sink, 7, "g")
+    sink.write(EncodedSlice((), Edge(Lsn(0), START, 0, prepared=(prepared,))))
+    sink.flush()
+    spooled(sink, 8, "not in the checkpoint")
+    sink._release()
+    make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS).open()
+    assert list((tmp_path / "d" / "_spool").iterdir()) == [tmp_path / "d" / prepared.path]
