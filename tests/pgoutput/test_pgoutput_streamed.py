@@ -215,6 +215,17 @@ def test_an_older_definition_doesn_t_replace_a_newer_one(spools):
     assert values(taken(streams, *later)) == [(b"3",)]
 
 
+def test_a_newer_definition_that_came_meanwhile_counts_for_the_rows_after_it(spools):
+    """As after ALTER PUBLICATION SET TABLE t (columns), too."""
+    streams = connection(spools)
+    taken(streams, BEGIN, ORDERS, COMMIT)
+    taken(streams, *block(in_stream(insert(b"1", b"a"))))
+    taken(streams, m.Begin(Lsn(1100), TIME, 8), NARROW, insert(b"2"), m.Commit(Lsn(1100), Lsn(1110), TIME))
+    end = m.StreamCommit(XID, Lsn(1200), Lsn(1210), TIME)
+    slices = taken(streams, *block(in_stream(insert(b"3")), first=False), end)
+    assert values(slices) == [(b"1", b"a"), (b"3",)]
+
+
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
 def test_a_begin_knows_where_its_transaction_came_from_wherever_a_batch_ends(spools, cut):
     """The first origin counts, if a transaction has several."""
@@ -323,6 +334,27 @@ def test_a_prepared_transaction_survives_the_connection(spools, own):
     assert values(slices) == [(b"1", b"a")]
     later = m.Begin(Lsn(1300), TIME, 9), insert(b"3"), m.Commit(Lsn(1300), Lsn(1310), TIME)
     assert values(taken(streams, *later)) == [(b"3",)], "a definition of this connection is the newer one"
+
+
+def test_a_spool_has_the_definition_that_counts_before_its_own_one(spools):
+    """As after ALTER TABLE in the transaction."""
+    streams = connection(spools)
+    taken(streams, BEGIN, ORDERS, COMMIT)
+    later = (Lsn(1090), Lsn(1095), TIME, XID, GID)
+    rows = insert(b"1", b"a"), NARROW, insert(b"2")
+    (part,) = taken(streams, m.BeginPrepare(*later), *rows, m.Prepare(*later))
+    spools.clear(part.edge.prepared)
+    streams = connection(spools, skip_before=1095, known=part.edge.prepared)
+    slices = taken(streams, m.CommitPrepared(Lsn(1200), Lsn(1210), TIME, XID, GID))
+    assert values(slices) == [(b"1", b"a"), (b"2",)]
+
+
+def test_a_prepared_transaction_s_spool_is_whole_after_a_rollback_to_a_savepoint(spools):
+    streams = connection(spools)
+    taken(streams, *block(in_stream(ORDERS), in_stream(insert(b"1", b"a"))))
+    taken(streams, *block(in_stream(insert(b"2", b"b"), 8), first=False))
+    (part,) = taken(streams, m.StreamAbort(XID, 8), m.StreamPrepare(*PREPARE))
+    spools.check(part.edge.prepared)
 
 
 def _prepared(xid, lsn, *messages, streamed):
@@ -625,6 +657,14 @@ def test_a_limit_stops_before_anything_is_written_beyond_it(tmp_path, monkeypatc
         taken(streams, *chain.from_iterable(blocks))
     assert error.value.kind is ErrorKind.OUTPUT
     assert sum(file.stat().st_size for file in tmp_path.glob("spool/*")) <= 2000
+
+
+def test_nothing_of_what_was_rolled_back_is_written_with_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool_file, "HELD_AT_MOST", 300)
+    streams = connection(SpoolFolder(OpenFiles(Disk(), str(tmp_path)), "spool"))
+    taken(streams, *block(in_stream(ORDERS), in_stream(insert(b"1", b"a"))), m.StreamAbort(XID, XID))
+    taken(streams, *block(in_stream(insert(b"2", b"b" * 300), 8), xid=8))
+    assert [path.name.partition("-")[0] for path in tmp_path.glob("spool/*")] == ["8"]
 
 
 @pytest.mark.parametrize("held", [1, 1 << 20])
