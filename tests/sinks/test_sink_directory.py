@@ -596,6 +596,22 @@ def test_files_that_arent_as_they_were_left_are_exit_10_and_left_alone(tmp_path,
     assert reader(tmp_path / "d").files() == before
 
 
+def test_recovery_makes_no_manifest_in_place_of_one_that_is_missing(tmp_path, monkeypatch):
+    sink, feed, path = started(tmp_path / "d"), Feed(Lines()), tmp_path / "d" / "manifest.jsonl"
+    sink.write(feed.whole(TXS[0]))
+    sink.reopen()
+    sink.tick()
+    sink.write(feed.whole(TXS[1]))
+    with monkeypatch.context() as killed:
+        killed.setattr(directory_sink, "_finish_segment", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            sink.close()
+    path.unlink()
+    error = error_of(lambda: open_sink(tmp_path / "d"))
+    assert error.message == f'could not continue from "{path}": it is missing'
+    assert not path.exists()
+
+
 def test_a_file_that_has_a_finished_file_s_name_is_not_replaced(tmp_path):
     sink = started(tmp_path / "d")
     sink.write(Feed(Lines()).whole(TXS[1]))

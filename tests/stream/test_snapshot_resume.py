@@ -9,15 +9,19 @@ import time
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from row_changes import COLUMNS, folded_rows, row_changes, source_rows
 from segments import contents, manifest
 from servers import new_slot_name
+from sink_tools import make_table
 from stream_runs import NOW, Load, refused, stream
 from stream_runs import TABLES as LOADED
 from test_stream_snapshot import FORMATS, KILLED, checkpoint, killed_at, slots_of
 
+from pgcdc_cli.changes.selection import TableStarts
+from pgcdc_cli.changes.slice import ChangeBatch, FullImage, Slice, Stamp, Stamps, TruncateChange
 from pgcdc_cli.lsn import Lsn
 
 INITIAL = ("--snapshot", "initial")
@@ -301,3 +305,15 @@ def test_a_snapshot_that_begins_anew_is_as_of_its_own_position(shop18, tmp_path,
     assert (ended.returncode, ended.stderr) == (0, "")
     for name in NAMES:
         assert operations(out, name) == "R" * 9
+
+
+def test_a_commit_at_the_position_as_of_which_a_table_was_read_is_not_in_its_rows():
+    """A slot's position is that of the next record, which is the first that its snapshot doesn't see."""
+    table = make_table("t")
+    stamps = [Stamp(0, Lsn(commit), Lsn(commit), 0, 7, 0) for commit in (99, 100)]
+    image = FullImage((pa.array([b"1", b"2"], pa.binary()),), (None,))
+    inserts = ChangeBatch(table, "I", Stamps.of(stamps), image, None)
+    truncates = tuple(TruncateChange(table, stamp, cascade=False, restart_identity=False) for stamp in stamps)
+    left = TableStarts({table.oid: Lsn(100)}).without_read(Slice(None, (inserts,), truncates))
+    assert [batch.stamps.commit_lsn.tolist() for batch in left.changes] == [[100]]
+    assert [one.stamp.commit_lsn for one in left.truncates] == [100]
