@@ -169,6 +169,14 @@ def test_a_truncate_before_a_table_was_read_anew_is_no_news(shop18, tmp_path, sl
     assert operations(out, "books") == "R"
 
 
+def test_deletes_before_a_table_was_found_empty_are_no_news(shop18, tmp_path, slot):
+    out = tmp_path / "out"
+    killed(shop18, slot, out, *INITIAL)
+    shop18.execute("DELETE FROM coins")
+    assert stream(shop18.uri, slot, "-D", str(out), *INITIAL, *NOW).returncode == 0
+    assert operations(out, "coins") == ""
+
+
 BUSY = "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
 
 
