@@ -13,7 +13,7 @@ from pgcdc_cli.directory import disk
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import output_file
-from pgcdc_cli.sinks.file_sink import file_sink, takes_checkpoint
+from pgcdc_cli.sinks.file_sink import SingleFile, file_sink, takes_checkpoint
 from pgcdc_cli.sinks.sink import SinkSettings
 
 
@@ -331,6 +331,22 @@ def test_hup_takes_the_empty_file_that_was_put_in_place(tmp_path):
     sink.write(feed().whole(TXS[2]))
     sink.close()
     assert lines(tmp_path / "out") == expected(TXS[2:3])
+
+
+def test_hup_lets_go_of_a_moved_file_before_there_is_a_new_one(tmp_path, monkeypatch):
+    """The run may end in between, and by then the moved file may be anywhere."""
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    path.rename(another_folder(tmp_path))
+    sink.reopen()
+    with monkeypatch.context() as killed:
+        killed.setattr(SingleFile, "_make", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            sink.write(feed().whole(TXS[1]))
+    sink.close()
+    go_on(started(path), feed(), TXS, TXS[1].end_lsn)
+    assert lines(path) == expected(TXS[2:])
 
 
 def test_hup_leaves_a_file_with_content_that_was_put_in_place_alone(tmp_path):
