@@ -429,7 +429,7 @@ class LastEdge:
     def advance(self, lsn: Lsn) -> None:
         """Advance to a position, never back."""
         self.lsn = max(self.lsn, lsn)
-        if self.lsn and self.read:
+        if self.read:
             self.read = tuple(one for one in self.read if one.position > self.lsn)
 
     def reach(self, edge: Edge) -> None:

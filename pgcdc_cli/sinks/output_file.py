@@ -310,7 +310,6 @@ class OutputFile:
             self._files.truncate(self.path, self.edge.size)
         else:
             self._files.remove(self.path)
-            self._exists = False
 
     def _write(self, held: "_HeldRows") -> None:
         if not held.data:
