@@ -308,6 +308,15 @@ def test_only_a_prepared_transaction_that_has_begun_is_an_open_one_for_keepalive
     assert not streams.in_transaction
 
 
+@pytest.mark.parametrize("sent", [(), PREPARED], ids=["commit", "prepare and commit"])
+def test_the_commit_of_a_prepared_transaction_below_the_position_is_no_gap(spools, sent):
+    """Its changes were written before."""
+    streams = connection(spools, skip_before=1001)
+    slices = taken(streams, *sent, COMMITTED)
+    assert (values(slices), [part.boundaries for part in slices]) == ([], [()])
+    assert slices[-1].edge.end_lsn == 1010
+
+
 @pytest.mark.parametrize("end", [COMMITTED, ROLLED_BACK], ids=["committed", "rolled back"])
 def test_the_spool_of_a_prepared_transaction_stays_until_another_checkpoint_is_written(spools, end):
     """The one that names it is needed after a crash until then."""
