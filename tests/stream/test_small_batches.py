@@ -37,10 +37,10 @@ EVERYTHING = read_options(
         "include-not-null": "on",
         "include-default": "on",
         "include-column-positions": "on",
-    }
+    }.items()
 )
 STRINGS = read_options(
-    {"numeric-data-types-as-string": "on", "include-transaction": "off", "include-types": "off"}
+    {"numeric-data-types-as-string": "on", "include-transaction": "off", "include-types": "off"}.items()
 )
 
 
