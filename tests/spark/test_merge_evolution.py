@@ -383,7 +383,7 @@ def test_rows_that_another_key_does_not_find_stop_their_table(
     assert found == {"a": 7, "b": 2}
     if runs == 2:
         rows = read_table(spark, warehouse, cases["renamed"].before).collect()
-        assert [(row["id"], row["note"]) for row in rows] == [(1, "a"), (2, "b")]
+        assert {row["id"]: row["note"] for row in rows} == {1: "a", 2: "b"}
 
 
 def test_a_column_that_came_before_it_was_the_key_has_to_be_filled(
