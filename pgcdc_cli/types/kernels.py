@@ -31,10 +31,11 @@ _FALSE = pa.scalar(False)
 _INT64 = pa.int64()
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 
-INT32_MAX = 2**31 - 1
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 
-DAY = 86_400_000_000
-"""A day in microseconds."""
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+"""A second and a day in microseconds."""
 
 
 def as_text(column: ArrowArray) -> pa.StringArray:

@@ -246,7 +246,6 @@ def _hex_one_by_one(column: pa.BinaryArray) -> Typed:
     return Typed(pa.array(values, pa.binary()), unfit)
 
 
-_INT64_MAX = 2**63 - 1
 _MOMENT = re.compile(
     r"(?P<year>\d{4,})-(?P<month>\d\d)-(?P<day>\d\d)"
     r"(?: (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<fraction>\d{1,6}))?)?"
@@ -299,7 +298,7 @@ def parse_micros(text: str) -> int | None:
     if match["zone"]:
         seconds -= _zone_seconds(match["zone"])
     micros = days * kernels.DAY + seconds * 1_000_000 + int((match["fraction"] or "0").ljust(6, "0"))
-    return micros if micros <= _INT64_MAX else None
+    return micros if micros <= kernels.INT64_MAX else None
 
 
 def days_from_civil(year: int, month: int, day: int) -> int:

@@ -173,6 +173,12 @@ def elsewhere(path):
     path.unlink()
 
 
+def replaced_by_copy(path):
+    """Move a file away and back, as a restored backup is: its content is the same, its inode another."""
+    elsewhere(path)
+    path.with_name("elsewhere").rename(path)
+
+
 @pytest.mark.parametrize("hup", [False, True])
 def test_what_nobody_can_read_any_more_is_not_confirmed(tmp_path, hup):
     path = tmp_path / "out"
@@ -246,8 +252,7 @@ def test_hup_without_a_move_goes_on_in_a_file_that_was_put_back_as_a_copy(tmp_pa
     sink = started(path)
     sink.write(feed().whole(TXS[0]))
     sink.close()
-    elsewhere(path)
-    (tmp_path / "elsewhere").rename(path)
+    replaced_by_copy(path)
     sink = started(path)
     sink.reopen()
     sink.write(feed().whole(TXS[1]))
@@ -264,8 +269,7 @@ def test_what_was_written_stays_until_the_source_is_known_to_send_it_again(tmp_p
     shutil.copy(checkpoint, tmp_path / "older")
     sink.write(feed().whole(TXS[1]))
     sink.close()
-    elsewhere(path)
-    (tmp_path / "elsewhere").rename(path)
+    replaced_by_copy(path)
     (tmp_path / "older").rename(checkpoint)
     for _ in range(2):
         again = make_sink(path)

@@ -300,7 +300,8 @@ def _identified(
 
 def _without_lost_values(work: TableRange, found: Identified) -> list[TableVersion]:
     """Describe versions without values of earlier rows that changed while a column wasn't published."""
-    return [with_unknown(version, _left_out(work)) for version in found.versions]
+    left_out = _left_out(work)
+    return [with_unknown(version, left_out) for version in found.versions]
 
 
 def _left_out(work: TableRange) -> frozenset[int]:

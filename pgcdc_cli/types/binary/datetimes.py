@@ -22,9 +22,7 @@ from pgcdc_cli.types.binary.packed import (
 )
 from pgcdc_cli.types.kernels import ArrowArray, Booleans, Int64s
 
-_SECOND = 1_000_000
-_DAY = 86_400 * _SECOND
-_EPOCH_DAY = POSTGRES_EPOCH // _DAY
+_EPOCH_DAY = POSTGRES_EPOCH // kernels.DAY
 """Days from 1970-01-01 to 2000-01-01."""
 
 _ZONE_END = 16 * 3600
@@ -111,7 +109,7 @@ def _add_date(text: _Characters, days: Int64s) -> Booleans:
 
 def _add_time(text: _Characters, micros: Int64s) -> None:
     """Append hours, minutes and seconds."""
-    seconds, fraction = np.divmod(micros, _SECOND)
+    seconds, fraction = np.divmod(micros, kernels.SECOND)
     minutes, second = np.divmod(seconds, 60)
     hours, minute = np.divmod(minutes, 60)
     text.two(hours)
@@ -151,7 +149,7 @@ def timestamp(zone: bytes) -> Reader:
         micros = big_endian(values.fixed(8), "i8").astype(np.int64)
         infinite, minus = _infinities(micros, np.int64)
         text = _Characters(len(micros))
-        days, time_of_day = np.divmod(micros, _DAY)
+        days, time_of_day = np.divmod(micros, kernels.DAY)
         before = _add_date(text, days + _EPOCH_DAY)
         text.constant(b" ")
         _add_time(text, time_of_day)
@@ -171,7 +169,7 @@ def time(values: Packed) -> Packed:
 
 def _time_of_day(values: Bytes) -> Int64s:
     micros = big_endian(values, "i8").astype(np.int64)
-    require((micros >= 0) & (micros <= _DAY), "it is not a time of day")
+    require((micros >= 0) & (micros <= kernels.DAY), "it is not a time of day")
     return micros
 
 
@@ -240,7 +238,7 @@ class _IntervalText:
         text.sign(minus, self._negative & ~minus)
         # The smallest int64 can't be negated: its negation wraps around, and is right as uint64.
         size = np.where(minus, -micros, micros).view(np.uint64)
-        seconds, fraction = np.divmod(size, np.uint64(_SECOND))
+        seconds, fraction = np.divmod(size, np.uint64(kernels.SECOND))
         minutes, second = np.divmod(seconds, np.uint64(60))
         hours, minute = np.divmod(minutes, np.uint64(60))
         characters = wide(hours, 10)

@@ -18,9 +18,7 @@ from pgcdc_cli.formats.json_text import integer_text
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import ArrowArray, Fragment, Int64s
 
-_INT64_MAX = 2**63 - 1
 _MICROS = 6
-_SECOND = 10**_MICROS
 _INFINITE = frozenset({"infinity", "-infinity"})
 
 Parts = Int64s
@@ -75,7 +73,7 @@ def _parts(text: str) -> Parts | None:
         return None
     years, months, days = (int(match[group] or 0) for group in (1, 2, 3))
     sign = -1 if match[4] == "-" else 1
-    micros = int(match[7] or 0) * _SECOND + int((match[8] or "0").ljust(_MICROS, "0"))
+    micros = int(match[7] or 0) * kernels.SECOND + int((match[8] or "0").ljust(_MICROS, "0"))
     return np.array(
         [years, months, days, sign * int(match[5] or 0), sign * int(match[6] or 0), sign * micros]
     )
@@ -97,7 +95,7 @@ def _clock_parts(column: pa.BinaryArray) -> Parts | None:
     minutes, seconds = digits[:, 1] * 10 + digits[:, 2], digits[:, 4] * 10 + digits[:, 5]
     hours = kernels.as_text(kernels.without_last(column, len(":00:00"))).cast(pa.int64()).to_numpy()
     none, sign = np.zeros_like(hours), np.where(negative, -1, 1)
-    return np.stack([none, none, none, hours, sign * minutes, sign * seconds * _SECOND])
+    return np.stack([none, none, none, hours, sign * minutes, sign * seconds * kernels.SECOND])
 
 
 def _parts_of(column: pa.BinaryArray) -> Parts:
@@ -107,7 +105,7 @@ def _parts_of(column: pa.BinaryArray) -> Parts:
         _whole, (group for number, group in enumerate(groups) if number != _SIGN)
     )
     digits = np.diff(kernels.value_bytes(groups[-1])[0])
-    micros = seconds * _SECOND + fraction * 10 ** (_MICROS - digits)
+    micros = seconds * kernels.SECOND + fraction * 10 ** (_MICROS - digits)
     sign = np.where(kernels.as_mask(kernels.equal(groups[_SIGN], b"-")), -1, 1)
     return np.stack([years, months, days, sign * hours, sign * minutes, sign * micros])
 
@@ -135,7 +133,7 @@ def _count(text: str) -> bytes | None:
     parts = _parts(text)
     if parts is None:
         return None
-    return b"%d" % max(-(2**63), min(_INT64_MAX, int(_interval_micros(parts))))
+    return b"%d" % max(-(2**63), min(kernels.INT64_MAX, int(_interval_micros(parts))))
 
 
 def _counts(parts: Parts) -> pa.BinaryArray:
@@ -155,7 +153,7 @@ def _text(text: str) -> bytes | None:
 def _texts(parts: Parts) -> pa.BinaryArray:
     """Write intervals of whole seconds."""
     *larger, micros = parts
-    years, months, days, hours, minutes, seconds = map(integer_text, (*larger, micros // _SECOND))
+    years, months, days, hours, minutes, seconds = map(integer_text, (*larger, micros // kernels.SECOND))
     date: list[Fragment] = [b'"P', years, b"Y", months, b"M", days]
     time: list[Fragment] = [b"DT", hours, b"H", minutes, b"M", seconds, b'S"']
     return kernels.as_binary(kernels.join(date + time))

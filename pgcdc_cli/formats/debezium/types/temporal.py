@@ -32,9 +32,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
 from pgcdc_cli.formats.json_text import integer_text, timestamp_text
 from pgcdc_cli.types import kernels, to_arrow
 
-_INT64_MAX = 2**63 - 1
 _MICROS = 6
-_SECOND = 10**_MICROS
 _CONNECT = "org.apache.kafka.connect.data"
 _INFINITE_DAYS = {"infinity": b"-2147472692", "-infinity": b"-2147472691"}
 _INFINITE_DAYS_IN_SNAPSHOTS = {"infinity": b"-622191234", "-infinity": b"-625821272"}
@@ -183,7 +181,7 @@ def _clock_form(form: str, typmod: int, unit: _Unit) -> Form:
         return inexact("time.precision.mode=nanoseconds")
     if unit is _UNITS["connect"] and not 0 <= typmod <= 3:
         return inexact("time.precision.mode=connect")
-    return {"form": form, "per_second": _SECOND // unit.per}
+    return {"form": form, "per_second": kernels.SECOND // unit.per}
 
 
 def time(typmod: int, config: ConnectorConfig) -> Kind:
@@ -274,8 +272,8 @@ def _julian_lag(year: int) -> int:
 def _java_count(micros: int, unit: _Unit) -> int:
     """Overflow as Debezium does: with microseconds clamp the seconds, add the fraction, and wrap."""
     if unit.times == unit.per:
-        seconds, fraction = divmod(micros, _SECOND)
-        micros = max(-(2**63), min(_INT64_MAX, seconds * _SECOND)) + fraction
+        seconds, fraction = divmod(micros, kernels.SECOND)
+        micros = max(-(2**63), min(kernels.INT64_MAX, seconds * kernels.SECOND)) + fraction
     return (micros * unit.times // unit.per + 2**63) % 2**64 - 2**63
 
 
@@ -336,7 +334,7 @@ def _julian_timestamp(text: str, digits: int) -> bytes:
 def _iso_parts(micros: int) -> tuple[str, str, str]:
     """Split a moment into its day, its time of day, and a point with six digits."""
     days, rest = divmod(micros, kernels.DAY)
-    seconds, fraction = divmod(rest, _SECOND)
+    seconds, fraction = divmod(rest, kernels.SECOND)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return _iso_day(days), clock, f".{fraction:06}"
 
