@@ -195,7 +195,7 @@ def find_goal(
         None if newest.key is None else tuple(names.index(newest.columns[index].name) for index in newest.key)
     )
     version = replace(newest, columns=tuple(columns), key=key, events=None)
-    goal = with_late_columns(Goal(version), versions, have, placed)
+    goal = _with_late_columns(Goal(version), versions, have, placed)
     if have is None:
         return goal
     added = [(column.name, column.lake) for column in columns if column.name not in have]
@@ -240,16 +240,30 @@ def _renamed(version: TableVersion, values: Mapping[str, Value]) -> dict[str, Va
     return {name: value for name, value in pairs if name is not None}
 
 
-def with_late_columns(
-    goal: Goal, versions: Sequence[TableVersion], have: Iterable[str | None] | None, placed: Container[str]
+def _with_late_columns(
+    goal: Goal, versions: Sequence[TableVersion], have: Collection[str] | None, placed: Container[str]
 ) -> Goal:
-    """Add what is known of columns that were added or changed after the first rows.
+    """Add what is known of columns that were added or changed after the first rows."""
+    missing, unknown = find_late(goal.version, versions, have, placed)
+    types = {column.name: column.lake for column in goal.version.columns}
+    found = (column for version in versions for column in version.columns)
+    retyped = dict.fromkeys(column.name for column in found if column.lake != types[column.name])
+    return replace(goal, missing=missing, unknown=unknown, retyped=list(retyped))
+
+
+def find_late(
+    newest: TableVersion,
+    versions: Sequence[TableVersion],
+    have: Iterable[str | None] | None,
+    placed: Container[str],
+) -> tuple[dict[str, str], list[str]]:
+    """Find the newest version's columns that earlier rows lack: their values there by name, and unknown ones.
 
     `have` are the names of the columns that earlier rows have, None if there are no such rows.
     """
     before = {column.name for column in versions[0].columns} if have is None else set(filter(None, have))
     known = {column.name: version for version in reversed(versions) for column in version.columns}
-    names = [column.name for column in goal.version.columns if column.name not in before]
+    names = [column.name for column in newest.columns if column.name not in before]
     first = {name: known[name] for name in names if name in known}
     missing = {name: one.missing[name] for name, one in first.items() if name in one.missing}
     unknown = [
@@ -258,10 +272,7 @@ def with_late_columns(
         if name not in missing
         and (name not in one.without_default or _may_be_renamed(name, one, before, placed))
     ]
-    types = {column.name: column.lake for column in goal.version.columns}
-    found = (column for version in versions for column in version.columns)
-    retyped = dict.fromkeys(column.name for column in found if column.lake != types[column.name])
-    return replace(goal, missing=missing, unknown=unknown, retyped=list(retyped))
+    return missing, unknown
 
 
 def _may_be_renamed(name: str, version: TableVersion, before: set[str], placed: Container[str]) -> bool:
