@@ -10,12 +10,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pgcdc_cli.changes.slice import Prepared
+from pgcdc_cli.frames import PADDING
 from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types.kernels import Int64s
-
-PADDING = bytes(8)
-"""Follows the messages, so that a 64-bit integer can be gathered at any of their bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

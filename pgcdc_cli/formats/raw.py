@@ -10,7 +10,7 @@ from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.formats.encoded_rows import join_bytes
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.terminal import safe_lines
-from pgcdc_cli.frames import XLOGDATA_HEADER, largest_start, xlogdata_start
+from pgcdc_cli.frames import Frames, xlogdata_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,16 @@ class RawFormat:
 
     for_terminal: bool = False
 
-    def encode_frames(self, frames: Sequence[bytes]) -> EncodedSlice:
+    def encode_frames(self, frames: Frames) -> EncodedSlice:
         """Strip the XLogData headers of frames; there must be at least one.
 
         A plugin's message doesn't say where a transaction ends, so the edge is the largest start LSN: a
         transaction's last message starts at its end LSN, and the next transaction's first may start before.
         """
-        messages = [frame[XLOGDATA_HEADER:] for frame in frames]
-        lines = b"\n".join([*messages, b""])
+        lines = b"\n".join([*frames.messages(), b""])
         if self.for_terminal:
             lines = safe_lines(lines)
-        first, last = xlogdata_start(frames[0]), largest_start(frames)
+        first, last = xlogdata_start(frames[0]), frames.largest_start
         return EncodedSlice((Piece("", len(frames), first, last, lines),), Edge(last, last, 0))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:

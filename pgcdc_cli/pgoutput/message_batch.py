@@ -8,6 +8,7 @@ and prepared transactions are converted to it when they commit (`transactions.py
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.spool import PADDING, SpoolChunk
+from pgcdc_cli.changes.spool import SpoolChunk
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.frames import POSTGRES_EPOCH, START_LSN, XLOGDATA_HEADER
+from pgcdc_cli.frames import PADDING, POSTGRES_EPOCH, START_LSN, XLOGDATA_HEADER, Frames, Run
+from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT, LATEST_WIRE_TIME, decode
 from pgcdc_cli.pgoutput.messages import Commit, Message, Tag
@@ -62,27 +64,24 @@ class MessageBuffer:
 
         Raises UndecodableError for a frame without a message, or an LSN with the sign bit set.
         """
-        sizes = np.fromiter(map(len, frames), np.int64, len(frames))
-        ends = np.cumsum(sizes)
-        start = done = 0
-        while start < len(frames):
-            stop = max(start + 1, int(np.searchsorted(ends, done + LARGEST, "right")))
-            yield cls._join(frames[start:stop], sizes[start:stop], text)
-            start, done = stop, int(ends[stop - 1])
+        runs: list[Run] = []
+        size = 0
+        for run in Frames.of(frames).runs:
+            size += run.size
+            if runs and size > LARGEST:
+                yield cls._join(runs, text)
+                runs, size = [], run.size
+            runs.append(run)
+        if runs:
+            yield cls._join(runs, text)
 
     @classmethod
-    def _join(cls, frames: Sequence[bytes], sizes: Int64s, text: DatabaseText) -> "MessageBuffer":
-        if int(sizes.min()) <= XLOGDATA_HEADER:
-            short = frames[int(np.argmin(sizes))]
-            wanted = XLOGDATA_HEADER + 1
-            raise UndecodableError(
-                f"could not decode XLogData frame: it wants {wanted} bytes or more, has {len(short)}", short
-            )
-        data = b"".join([*frames, PADDING])
+    def _join(cls, runs: Sequence[Run], text: DatabaseText) -> "MessageBuffer":
+        data, starts, ends = _joined(runs)
+        _check_sizes(data, starts, ends)
         words = _words(data)
-        ends = np.cumsum(sizes)
-        starts = ends - sizes
-        lsn = _checked(_native(words[starts + START_LSN.start]), frames)
+        lsn = _native(words[starts + START_LSN.start])
+        _check_lsns(data, starts, ends, lsn)
         starts += XLOGDATA_HEADER
         return cls(data, pa.py_buffer(data), words, starts, ends, lsn, _native(words[starts]), text)
 
@@ -171,16 +170,38 @@ def _native(values: NDArray[np.int64]) -> Int64s:
     return values.astype(np.int64)
 
 
-def _checked(lsn: Int64s, frames: Sequence[bytes]) -> Int64s:
-    wrong = np.flatnonzero(lsn < 0)
-    if len(wrong):
-        number = int(wrong[0])
-        text = Lsn(int(lsn[number]) + 2**64)
+def _joined(runs: Sequence[Run]) -> tuple[bytes, Int64s, Int64s]:
+    """Return the data of all runs, and where each frame begins and ends in it."""
+    if len(runs) == 1:
+        return runs[0].data, *_bounds(runs[0], 0)
+    places = list(accumulate((run.size for run in runs), initial=0))
+    bounds = [_bounds(run, place - run.starts[0]) for run, place in zip(runs, places, strict=False)]
+    starts, ends = map(np.concatenate, zip(*bounds, strict=True))
+    parts = [memoryview(run.data)[run.starts[0] : run.end] for run in runs]
+    return joined([*parts, PADDING]), starts, ends
+
+
+def _bounds(run: Run, shift: int) -> tuple[Int64s, Int64s]:
+    starts = np.array(run.starts, np.int64) + shift
+    return starts, np.append(starts[1:] - run.gap, run.end + shift)
+
+
+def _check_sizes(data: bytes, starts: Int64s, ends: Int64s) -> None:
+    for number in np.flatnonzero(ends - starts <= XLOGDATA_HEADER)[:1].tolist():
+        short = data[starts[number] : ends[number]]
+        wanted = XLOGDATA_HEADER + 1
         raise UndecodableError(
-            f"could not decode XLogData frame: start LSN at byte 1 is {text}, with the sign bit set",
-            frames[number],
+            f"could not decode XLogData frame: it wants {wanted} bytes or more, has {len(short)}", short
         )
-    return lsn
+
+
+def _check_lsns(data: bytes, starts: Int64s, ends: Int64s, lsn: Int64s) -> None:
+    for number in np.flatnonzero(lsn < 0)[:1].tolist():
+        position = Lsn(int(lsn[number]) + 2**64)
+        raise UndecodableError(
+            f"could not decode XLogData frame: start LSN at byte 1 is {position}, with the sign bit set",
+            data[starts[number] : ends[number]],
+        )
 
 
 _SMALLEST_MESSAGE = 15

@@ -30,7 +30,7 @@ from pgcdc_cli.changes.slice import (
 )
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.frames import MESSAGE_TAG, START_LSN, XLOGDATA_HEADER
+from pgcdc_cli.frames import MESSAGE_TAG, START_LSN, XLOGDATA_HEADER, Frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.decode import decode
@@ -61,14 +61,14 @@ class _LeftToColumnsError(Exception):
     """The batch has something that only the columnar decoder handles."""
 
 
-def fits_small_batch(frames: Sequence[bytes]) -> bool:
+def fits_small_batch(frames: Frames) -> bool:
     """Whether XLogData frames are so few that the fixed cost of a batch outweighs their rows."""
-    return len(frames) <= MOST_MESSAGES and sum(map(len, frames)) <= MOST_BYTES
+    return len(frames) <= MOST_MESSAGES and frames.size <= MOST_BYTES
 
 
-def is_small(frames: Sequence[bytes]) -> bool:
+def is_small(frames: Frames) -> bool:
     """Whether frames are few, and all of kinds that this module handles."""
-    return fits_small_batch(frames) and all(frame[MESSAGE_TAG] in _TAKEN for frame in frames)
+    return fits_small_batch(frames) and all(tag in _TAKEN for tag, _ in frames.tags_and_sizes())
 
 
 _Value: TypeAlias = "bytes | EllipsisType | None"

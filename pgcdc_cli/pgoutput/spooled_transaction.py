@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pgcdc_cli.changes.slice import Edge, Prepared, Slice
-from pgcdc_cli.changes.spool import PADDING, Spool, SpoolChunk
+from pgcdc_cli.changes.spool import Spool, SpoolChunk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.frames import POSTGRES_EPOCH
+from pgcdc_cli.frames import PADDING, POSTGRES_EPOCH
 from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler

@@ -25,14 +25,14 @@ otherwise. PostgreSQL's apply worker (`replication/logical/worker.c`) compared w
     an empty block or transaction                 accepted                               an edge, no change
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.frames import MESSAGE_TAG
+from pgcdc_cli.frames import Frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
@@ -92,7 +92,7 @@ class PgoutputDecoder:
         self._open: dict[int, SpooledTransaction] = {}
         self._block: SpooledTransaction | None = None
         self._preparing: m.BeginPrepare | None = None
-        self._held: list[bytes] = []
+        self._held = Frames()
         self._readers: dict[type[m.Message], Callable[..., Iterator[Slice]]] = {
             m.StreamStart: self._stream_start,
             m.StreamStop: self._stream_stop,
@@ -121,7 +121,7 @@ class PgoutputDecoder:
         return self._assembler.in_transaction or is_prepare or bool(self._held)
 
     @property
-    def held(self) -> Sequence[bytes]:
+    def held(self) -> Frames:
         """Frames of an open transaction that are held back, to be decoded with those that come next."""
         return self._held
 
@@ -134,13 +134,13 @@ class PgoutputDecoder:
         """The messages of a spool that are being decoded; None while messages are decoded as they come."""
         return self._replay.buffer
 
-    def slices(self, frames: Sequence[bytes]) -> Iterator[Slice]:
+    def slices(self, frames: Frames) -> Iterator[Slice]:
         """Decode whole XLogData frames, header included; a spooled transaction yields several slices.
 
         Raises what the assembler and the spools raise, and GAP for the commit of a prepared transaction whose
         changes never came.
         """
-        frames = [] if self.ended else self._hold_open(frames)
+        frames = Frames() if self.ended else self._hold_open(frames)
         small = self._assembler.assemble_small(frames) if self._block is None and is_small(frames) else None
         if small is not None:
             yield from small
@@ -148,13 +148,13 @@ class PgoutputDecoder:
         for buffer in MessageBuffer.join(frames, self._text):
             yield from self._read(buffer)
 
-    def _hold_open(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+    def _hold_open(self, frames: Frames) -> Frames:
         """Hold a Begin back for the message after it, which may be the transaction's Origin.
 
         The few rows after it at the end of a large batch are held back, too: as a slice of their own they
         would cost as much for each table as all rows before them.
         """
-        frames, self._held = [*self._held, *frames], []
+        frames, self._held = self._held + frames, Frames()
         start = _last_begin(frames)
         if start is not None:
             frames, self._held = frames[:start], frames[start:]
@@ -314,11 +314,11 @@ class PgoutputDecoder:
             transaction.remove()
 
 
-def _last_begin(frames: Sequence[bytes]) -> int | None:
+def _last_begin(frames: Frames) -> int | None:
     """Find the Begin of a transaction that is open at the end of the frames, among the last few."""
     few = max(len(frames) // _OPEN_PART, 1)
     for number in range(len(frames) - 1, max(len(frames) - few, 0) - 1, -1):
-        tag = frames[number][MESSAGE_TAG]
+        tag = frames.tag(number)
         if tag == _BEGIN:
             return number
         if tag == _COMMIT:

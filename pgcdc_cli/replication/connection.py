@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import psycopg
 from psycopg import sql
@@ -20,8 +20,10 @@ from psycopg.errors import Diagnostic
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication import commands, failures, session
-from pgcdc_cli.replication.copy_both import NEVER, ReplicationStream
+from pgcdc_cli.replication.copy_both import NEVER, FrameSource, ReplicationStream
+from pgcdc_cli.replication.libpq_frames import LibpqFrames
 from pgcdc_cli.replication.session import connect
+from pgcdc_cli.replication.socket_frames import SocketFrames
 
 log = logging.getLogger("pgcdc")
 
@@ -80,7 +82,8 @@ FROM (SELECT setting::int FROM pg_settings
 _BEFORE_START = """
 SELECT (SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'),
        (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {}),
-       EXISTS (SELECT FROM pg_event_trigger WHERE evtevent = 'login' AND evtenabled <> 'D')
+       EXISTS (SELECT FROM pg_event_trigger WHERE evtevent = 'login' AND evtenabled <> 'D'),
+       EXISTS (SELECT FROM pg_stat_gssapi WHERE pid = pg_backend_pid() AND encrypted)
 """
 
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
@@ -99,6 +102,15 @@ class SystemIdentity:
     timeline: int
     wal_position: Lsn
     database: str
+
+
+class _BeforeStart(NamedTuple):
+    """`wal_sender_timeout` in seconds, the slot's position, below which no update reports, and so on."""
+
+    wal_sender_timeout: float
+    confirmed: Lsn
+    login_trigger: bool
+    encrypted: bool
 
 
 class ReplicationConnection:
@@ -323,38 +335,50 @@ class ReplicationConnection:
         by_name = dict(options)
         self._publications = commands.split_names(by_name.get("publication_names") or "")
         streams = by_name.get("streaming", "off") not in {"off", "false"}
-        timeout, confirmed, login_trigger = self._before_start()
-        position = max(lsn, confirmed)
+        before = self._before_start()
         try:
-            if login_trigger:
+            if before.login_trigger:
                 # It ran in this walsender, too, and may have opened tables.
                 self._connection.execute(commands.forget_tables(slot, options))
-            self._start_replication(commands.start_replication(slot, lsn, options), client_encoding)
+            command = commands.start_replication(slot, lsn, options)
+            frames = self._start_replication(command, client_encoding, libpq_only=before.encrypted)
         except psycopg.Error as error:
             raise self._start_failure(error) from error
-        interval = update_interval(self._status_interval, timeout)
+        interval = update_interval(self._status_interval, before.wal_sender_timeout)
         self._stream = ReplicationStream(
-            self._connection.pgconn,
+            frames,
             self._known_slot,
-            position,
+            max(lsn, before.confirmed),
             interval=interval,
             patience=max(self._wal_receiver_timeout or NEVER, 3 * interval),
             failure=partial(failures.stream_failure, self._known_slot, streams=streams),
         )
         return self._stream
 
-    def _start_replication(self, command: str, encoding: str) -> None:
+    def _start_replication(self, command: str, encoding: str, *, libpq_only: bool) -> FrameSource:
         if encoding == "UTF8":
-            self._connection.execute(command.encode())
-            return
+            return self._copy_both(command.encode(), libpq_only=libpq_only)
         self._connection.execute(f"SET client_encoding = '{encoding}'".encode())
         try:
             # SQL_ASCII names no encoding that Python could use.
             codec = "utf-8" if encoding == "SQL_ASCII" else self._connection.info.encoding
-            self._connection.execute(command.encode(codec))
+            return self._copy_both(command.encode(codec), libpq_only=libpq_only)
         except psycopg.Error:
             self._connection.execute(b"SET client_encoding = 'UTF8'")
             raise
+
+    def _copy_both(self, command: bytes, *, libpq_only: bool) -> FrameSource:
+        pgconn = self._connection.pgconn
+        if libpq_only:
+            self._connection.execute(command)
+            return LibpqFrames(pgconn)
+        frames = SocketFrames(pgconn, self._connection.info.encoding, self._on_notice)
+        try:
+            frames.start(command)
+        except psycopg.Error:
+            frames.close()
+            raise
+        return frames
 
     def close(self) -> None:
         """Close the connection at once, without a last status update."""
@@ -371,7 +395,7 @@ class ReplicationConnection:
         self.close()
 
     def _on_notice(self, diagnostic: Diagnostic) -> None:
-        """Handle a notice. libpq calls this in order: after the frames before it, before those after it."""
+        """Handle a notice. This is called in order: after the frames before it, before those after it."""
         message = diagnostic.message_primary or ""
         name = next((one for one in self._publications if _names(message, self._as_received(one))), None)
         unknown = diagnostic.sqlstate == failures.NOT_IN_PREREQUISITE_STATE and name is not None
@@ -411,14 +435,17 @@ class ReplicationConnection:
         except psycopg.Error as error:
             raise failures.server_failure(f'look at slot "{self._known_slot}"', error) from error
 
-    def _before_start(self) -> tuple[float, Lsn, bool]:
-        """Read `wal_sender_timeout`, in seconds, the slot's position, and whether there is a login trigger.
-
-        No update reports less than the position.
-        """
+    def _before_start(self) -> "_BeforeStart":
         query = sql.SQL(_BEFORE_START).format(sql.Literal(self._slot)).as_string(self._connection)
-        milliseconds, position, login_trigger = self._row(query, f'look at slot "{self._known_slot}"')
-        return milliseconds / 1000, Lsn.parse(str(position)) if position else Lsn(0), login_trigger
+        milliseconds, position, login_trigger, encrypted = self._row(
+            query, f'look at slot "{self._known_slot}"'
+        )
+        return _BeforeStart(
+            milliseconds / 1000,
+            Lsn.parse(str(position)) if position else Lsn(0),
+            login_trigger,
+            encrypted or self._connection.pgconn.ssl_in_use,
+        )
 
     def _row(self, command: str, doing: str, kinds: failures.Kinds | None = None) -> tuple[Any, ...]:
         row = self._execute(command, doing, kinds).fetchone()

@@ -25,6 +25,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.replication.failures import error_response
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
@@ -168,7 +169,7 @@ def _rows(incoming: _Incoming, framing: Framing) -> Iterator[tuple[NDArray[np.ui
                 break
             tag = int(data[0])
             if tag == _ERROR:
-                raise _error(data[HEAD:size].tobytes())
+                raise error_response(data[HEAD:size].tobytes())
             if tag == COPY_DATA and data[HEAD:size].tobytes() not in framing.others:
                 raise undecodable("one is not a row")
             data = data[size:]
@@ -209,12 +210,6 @@ def undecodable(reason: str) -> PgcdcError:
 def size_of(message: NDArray[np.uint8]) -> int:
     """Return the size in bytes of a message, given its head."""
     return 1 + int.from_bytes(message[1:HEAD].tobytes())
-
-
-def _error(content: bytes) -> psycopg.Error:
-    """Make an error from the content of an ErrorResponse: fields, each with a tag."""
-    fields: dict[int, bytes | None] = {field[0]: field[1:] for field in content.split(b"\0") if field}
-    return psycopg.DatabaseError((fields.get(ord("M")) or b"").decode(errors="replace"), info=fields)
 
 
 def _rows_from_libpq(pgconn: PGconn, statement: bytes, stopped: Callable[[], bool]) -> Iterator[memoryview]:

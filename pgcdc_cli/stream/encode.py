@@ -3,7 +3,7 @@
 `pgoutput/transactions.py` decodes frames and assembles them into slices of changes, `formats/` formats these.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
 from pgcdc_cli.formats.raw import RawFormat
-from pgcdc_cli.frames import MESSAGE_TAG, XLOGDATA_HEADER, largest_start, xlogdata_start
+from pgcdc_cli.frames import Frames, xlogdata_start
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import LARGEST_BATCH, SMALLEST_BATCH
 from pgcdc_cli.pgoutput.messages import Tag
@@ -76,15 +76,15 @@ def _size(piece: Piece) -> int:
     return data.get_total_buffer_size() if isinstance(data, pa.RecordBatch) else len(data)
 
 
-def portions(frames: Sequence[bytes], size: int | None) -> Iterator[Sequence[bytes]]:
+def portions(frames: Frames, size: int | None) -> Iterator[Frames]:
     """Divide frames into portions of at least `size` bytes that end with a commit; None: don't divide."""
-    if size is None or sum(map(len, frames)) <= size:
+    if size is None or frames.size <= size:
         yield frames
         return
     start = taken = 0
-    for number, frame in enumerate(frames, 1):
-        taken += len(frame)
-        if taken >= size and frame[MESSAGE_TAG] == _COMMIT:
+    for number, (tag, length) in enumerate(frames.tags_and_sizes(), 1):
+        taken += length
+        if taken >= size and tag == _COMMIT:
             yield frames[start:number]
             start, taken = number, 0
     if start < len(frames):
@@ -106,11 +106,11 @@ class FrameEncoder(Protocol):
     @property
     def ended(self) -> bool: ...
 
-    def patience(self, frames: Sequence[bytes], came: int) -> float | None:
+    def patience(self, frames: Frames, came: int) -> float | None:
         """Return the seconds to wait for more after these, of which `came` came last; None: don't wait."""
         ...
 
-    def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]: ...
+    def encode(self, frames: Frames) -> Iterator[EncodedSlice]: ...
 
 
 class ChangeEncoder:
@@ -143,22 +143,21 @@ class ChangeEncoder:
     def ended(self) -> bool:
         return self._decoder.ended
 
-    def patience(self, frames: Sequence[bytes], came: int) -> float | None:  # noqa: ARG002 - the contract's
+    def patience(self, frames: Frames, came: int) -> float | None:  # noqa: ARG002 - the contract's
         """Wait after a message that begins a transaction or a streamed block, or is inside of one.
 
         Also after many messages whose rows are divided among so many tables that more at once cost less.
         """
         divided = self.batch > SMALLEST_BATCH and len(frames) >= self.batch // _PART
-        return _GATHER if divided or frames[-1][MESSAGE_TAG] in _GOES_ON else None
+        return _GATHER if divided or frames.tag(-1) in _GOES_ON else None
 
-    def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
+    def encode(self, frames: Frames) -> Iterator[EncodedSlice]:
         """Encode frames. Raises what decoder and format raise.
 
         Any other exception becomes an UndecodableError, so that it can be reported: it would recur at every
         start.
         """
-        held = self._decoder.held
-        taken = [*held, *frames] if held else frames
+        taken = self._decoder.held + frames
         try:
             for decoded in self._decoder.slices(frames):
                 encoded = self._encode(self._look_at(decoded), taken)
@@ -169,7 +168,7 @@ class ChangeEncoder:
         except Exception as error:
             raise self._unexpected(error, "messages", taken) from error
 
-    def _encode(self, decoded: Slice, frames: Sequence[bytes]) -> EncodedSlice:
+    def _encode(self, decoded: Slice, frames: Frames) -> EncodedSlice:
         try:
             return self._mender.encode(self._encoding, decoded)
         except (PgcdcError, MemoryError):
@@ -177,10 +176,10 @@ class ChangeEncoder:
         except Exception as error:
             raise self._unexpected(error, self._whose(decoded), frames) from error
 
-    def _unexpected(self, error: Exception, what: str, frames: Sequence[bytes]) -> UndecodableError:
+    def _unexpected(self, error: Exception, what: str, frames: Frames) -> UndecodableError:
         buffer = self._decoder.replayed
         if buffer is None:
-            messages = [frame[XLOGDATA_HEADER:] for frame in frames]
+            messages = frames.messages()
             first, last = xlogdata_start(frames[0]), xlogdata_start(frames[-1])
         else:
             messages = [buffer.message(number) for number in range(len(buffer))]
@@ -215,17 +214,17 @@ class RawEncoder:
         self._until = until
         self.ended = False
 
-    def patience(self, frames: Sequence[bytes], came: int) -> float | None:  # noqa: ARG002 - the contract's
+    def patience(self, frames: Frames, came: int) -> float | None:  # noqa: ARG002 - the contract's
         """Look for more, without waiting, after many frames: a plugin's transactions can't be recognized."""
         return 0.0 if came >= _MANY_FRAMES else None
 
-    def encode(self, frames: Sequence[bytes]) -> Iterator[EncodedSlice]:
+    def encode(self, frames: Frames) -> Iterator[EncodedSlice]:
         wanted = frames if self._until is None else self._up_to(frames, self._until)
         if wanted:
             yield self._encoding.encode_frames(wanted)
 
-    def _up_to(self, frames: Sequence[bytes], until: Lsn) -> Sequence[bytes]:
-        if largest_start(frames) < until:
+    def _up_to(self, frames: Frames, until: Lsn) -> Frames:
+        if frames.largest_start < until:
             return frames
         self.ended = True
         number, start = next(

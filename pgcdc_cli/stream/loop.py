@@ -16,10 +16,10 @@ from itertools import chain
 from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Restartable
-from pgcdc_cli.frames import Keepalive
+from pgcdc_cli.frames import Keepalive, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
-from pgcdc_cli.replication.copy_both import Received, ReplicationStream
+from pgcdc_cli.replication.copy_both import ReplicationStream
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import FrameEncoder, portions
 from pgcdc_cli.stream.receive import BatchReceiver

@@ -7,17 +7,53 @@ import time
 from collections.abc import Callable
 
 from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.frames import Received
 from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
-from pgcdc_cli.replication.copy_both import Received, ReplicationStream
+from pgcdc_cli.replication.copy_both import ReplicationStream
 from pgcdc_cli.stream.encode import FrameEncoder
 from pgcdc_cli.stream.settings import RunEnd
 
-NAP = 0.0002
+NAP, LONGEST_NAP = 0.0002, 0.02
 """Seconds given to a server that flushes every message, so that one wake-up brings many rows, not a dozen."""
+
+SOON = 0.1
+"""Seconds in which a server fills a batch only while it is behind, not with changes as they are made."""
+
+_HARDLY_MORE = 0.6
+"""A rate compared with the last; after a nap of twice the time, half of it means that no more has come."""
 
 TICK = 0.25
 """Seconds after which an idle loop checks signals and intervals."""
+
+
+class Naps:
+    """How long to let the server send, before the next look at what has come.
+
+    One that is behind gets more and more, up to `longest` seconds: sending to a reader that sleeps costs it
+    half as much. It gets less again if twice the time brings hardly more: buffers on the way are full. A nap
+    is at most twice as long as the last, so a single transaction isn't held up for longer than it took to
+    come.
+    """
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._limit = NAP
+        self._rate = 0.0
+
+    def next(self, rest: float) -> float:
+        """Return the seconds of the next nap; `rest` is the part of a batch that is still to come."""
+        return min(self._limit, max(NAP, rest / self._rate)) if self._rate else NAP
+
+    def after(self, nap: float, came: float) -> None:
+        """Take note of the part of a batch that came during a nap."""
+        before, self._rate = self._rate, came / nap
+        if self._rate * SOON < 1:
+            self._limit = NAP
+        elif self._rate < _HARDLY_MORE * before:
+            self._limit = max(self._limit / 2, NAP)
+        else:
+            self._limit = min(2 * self._limit, self._longest)
 
 
 class BatchReceiver:
@@ -37,6 +73,7 @@ class BatchReceiver:
         self._must_end = must_end
         self._pace = pace
         self._taken = 0.0
+        self._naps = Naps(NAP if stream.has_little_room else LONGEST_NAP)
         self._failure: PgcdcError | None = None
 
     def receive(self) -> Received:
@@ -69,22 +106,26 @@ class BatchReceiver:
     def _completed(self, received: Received) -> Received:
         """Wait for the rest of an open transaction while it keeps coming: a part of one is of no use."""
         until = time.monotonic() + TICK
-        batch = self._encoder.batch
-        came, size = received.frames, 0
+        came, filled = len(received.frames), self._filled(received)
         while not (self._ends_with(received) or self._must_end()):
-            patience = self._encoder.patience(received.frames, len(came))
-            if patience is None or len(received.frames) >= batch or time.monotonic() >= until:
+            patience = self._encoder.patience(received.frames, came)
+            if patience is None or filled >= 1 or time.monotonic() >= until:
                 break
-            size += sum(map(len, came))
-            if size >= batch * MESSAGE_BYTES:
-                break
-            time.sleep(NAP)
+            nap = self._naps.next(1 - filled)
+            time.sleep(nap)
             more = self._more(received, patience)
             if more is None:
+                self._naps.after(nap, 0.0)
                 break
-            came = more.frames[len(received.frames) :]
-            received = more
+            came = len(more.frames) - len(received.frames)
+            before, filled, received = filled, self._filled(more), more
+            self._naps.after(nap, filled - before)
         return received
+
+    def _filled(self, received: Received) -> float:
+        """Return the part of a full batch that was received."""
+        batch = self._encoder.batch
+        return max(len(received.frames) / batch, received.frames.size / (batch * MESSAGE_BYTES))
 
     def _more(self, received: Received, timeout: float) -> Received | None:
         """Add what arrives within `timeout` seconds; None if nothing does.

@@ -3,6 +3,7 @@
 from pgoutput_encoder import frame
 
 from pgcdc_cli.changes.table import ReplicaIdentity
+from pgcdc_cli.frames import Frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
@@ -26,7 +27,7 @@ def insert(*values, oid=16385):
 
 
 def frames_of(*messages, lsn=500):
-    return [frame(message, lsn + number) for number, message in enumerate(messages)]
+    return Frames.of([frame(message, lsn + number) for number, message in enumerate(messages)])
 
 
 class FrameAssembler(Assembler):

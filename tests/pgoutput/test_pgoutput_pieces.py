@@ -12,6 +12,7 @@ from scale import examples
 
 from pgcdc_cli.directory.disk import Disk, OpenFiles
 from pgcdc_cli.errors import PgcdcError
+from pgcdc_cli.frames import Frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import spool_file
 from pgcdc_cli.sinks.spool_file import SpoolFolder
@@ -37,7 +38,7 @@ class Run:
     def take(self, batches):
         """Decode batches; yield the position of each edge."""
         for batch in batches:
-            for part in self._streams.slices(batch):
+            for part in self._streams.slices(Frames.of(batch)):
                 self.parts.append(part)
                 if part.edge is not None:
                     self._checkpoint(part.edge)

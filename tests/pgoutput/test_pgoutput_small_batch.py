@@ -9,7 +9,7 @@ from pgoutput_reference import describe, described, flat, merged, reference
 from pgoutput_strategies import cuts, mutations, streams
 
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.frames import XLOGDATA_HEADER
+from pgcdc_cli.frames import XLOGDATA_HEADER, Frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput import small_batch
@@ -115,7 +115,7 @@ def test_relations_and_larger_batches_are_not_small():
 def assembled(assembler, batches, *, small=True):
     """Decode batches as the stream does, or as columns only."""
     runs = []
-    for frames in batches:
+    for frames in map(Frames.of, batches):
         few = assembler.assemble_small(frames) if small and is_small(frames) else None
         runs.append(flat(assembler.assemble(frames) if few is None else few))
     found = merged(runs)

@@ -14,7 +14,7 @@ from pgoutput_strategies import cuts, mutations, streams
 from pgcdc_cli.changes.slice import Edge
 from pgcdc_cli.changes.table import TableFacts
 from pgcdc_cli.errors import UndecodableError
-from pgcdc_cli.frames import XLOGDATA_HEADER
+from pgcdc_cli.frames import XLOGDATA_HEADER, Frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import message_batch
 from pgcdc_cli.pgoutput import messages as m
@@ -51,7 +51,7 @@ def test_a_batch_larger_than_a_buffer_gives_the_same_changes(frames, largest):
     assembler = Assembler(describe, skip_before=Lsn(-1), boundaries=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(message_batch, "LARGEST", largest)
-        found = flat(assembler.assemble(frames))
+        found = flat(assembler.assemble(sum((Frames.of([one]) for one in frames), Frames())))
     found.in_transaction, found.ended = assembler.in_transaction, assembler.ended
     assert found == reference(frames, boundaries=True)
 

@@ -30,8 +30,8 @@ def keepalive(wal_end: int, *, reply: bool = False) -> bytes:
     return copy_data(struct.pack(">cqqB", b"k", wal_end, 0, reply))
 
 
-def _row(number: int, text: str) -> bytes:
-    values = [(23, str(number).encode()), (25, text.encode()), (16, b"f")]
+def _row(number: int, text: str, encrypted: bool) -> bytes:
+    values = [(23, str(number).encode()), (25, text.encode()), (16, b"f"), (16, b"t" if encrypted else b"f")]
     columns = b"".join(b"value\0" + struct.pack(">IhIhih", 0, 0, oid, -1, -1, 0) for oid, _ in values)
     return (
         message(b"T", struct.pack(">h", len(values)) + columns)
@@ -51,10 +51,13 @@ class ScriptedWalsender:
     """`heard` has (seconds since the start, message type, body) of each message after START_REPLICATION.
 
     It reads nothing while `reading` is cleared, once `idle` is set: it may be reading a message just then.
+    If it says that the connection is `encrypted`, libpq reads what it sends.
     """
 
-    def __init__(self, wal_sender_timeout: int = 0, confirmed: str = "0/100") -> None:
-        self._before_start = _row(wal_sender_timeout, confirmed)
+    def __init__(
+        self, wal_sender_timeout: int = 0, confirmed: str = "0/100", *, encrypted: bool = False
+    ) -> None:
+        self._before_start = _row(wal_sender_timeout, confirmed, encrypted)
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._listener.bind(("127.0.0.1", 0))

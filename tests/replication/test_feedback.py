@@ -38,13 +38,13 @@ def test_updates_come_at_the_smaller_of_status_interval_and_a_third_of_the_timeo
     assert update_interval(status, timeout) == expected
 
 
-@pytest.fixture
-def connected(walsender):
+@pytest.fixture(params=[False, True], ids=["socket", "libpq"])
+def connected(walsender, request):
     """A function that starts streaming from a scripted walsender; returns the walsender and the stream."""
     opened = []
 
     def connect(status_interval=1000.0, wal_receiver_timeout=60.0, lsn=0, **options):
-        server = walsender(**options)
+        server = walsender(encrypted=request.param, **options)
         connection = ReplicationConnection(
             server.uri, status_interval=status_interval, wal_receiver_timeout=wal_receiver_timeout
         )

@@ -18,9 +18,10 @@ from sink_tools import (
 )
 
 from pgcdc_cli.changes.slice import Edge, Prepared
-from pgcdc_cli.changes.spool import PADDING, SpoolChunk
+from pgcdc_cli.changes.spool import SpoolChunk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice
+from pgcdc_cli.frames import PADDING
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import MessageBuffer
 from pgcdc_cli.sinks import spool_file

@@ -11,6 +11,7 @@ from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.jsonl import JsonlFormat
+from pgcdc_cli.frames import Frames
 from pgcdc_cli.pgoutput.message_batch import LARGEST_BATCH, SMALLEST_BATCH
 from pgcdc_cli.stream.encode import ChangeEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
@@ -31,7 +32,7 @@ class Stream:
         relations = [replace(ORDERS, oid=oid, name=f"orders_{oid}") for oid in oids]
         rows = frames_of(*(insert(b"1", doc, oid=oid) for oid in oids))
         count = int(self._encoder.batch * share)
-        list(self._encoder.encode([*frames_of(*relations), *islice(cycle(rows), count)]))
+        list(self._encoder.encode(Frames.of([*frames_of(*relations), *islice(cycle(rows), count)])))
         return self._encoder.batch
 
 

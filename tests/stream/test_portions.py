@@ -4,9 +4,9 @@ import pytest
 
 from pgcdc_cli.changes.slice import Edge, LastEdge
 from pgcdc_cli.formats.interface import EncodedSlice
+from pgcdc_cli.frames import Frames, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import SMALLEST_BATCH
-from pgcdc_cli.replication.copy_both import Received
 from pgcdc_cli.stream.encode import portions
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.settings import RunEnd, RunLimits, Signals
@@ -15,8 +15,8 @@ FRAME = 26
 """Bytes of a frame that `sent` makes."""
 
 
-def sent(tags: str) -> list[bytes]:
-    return [bytes(FRAME - 1) + tag.encode() for tag in tags]
+def sent(tags: str) -> Frames:
+    return Frames.of([bytes(FRAME - 1) + tag.encode() for tag in tags])
 
 
 def divided(tags: str, size: int | None) -> list[str]:
@@ -51,7 +51,7 @@ class Encoder:
     def __init__(self) -> None:
         self._edges = [None, Edge(Lsn(1), Lsn(2), 1), Edge(Lsn(3), Lsn(4), 1)]
 
-    def patience(self, frames: list[bytes], came: int) -> None:
+    def patience(self, frames: Frames, came: int) -> None:
         del frames, came
 
     def encode(self, frames):
@@ -74,6 +74,8 @@ class Sink:
 
 class Stopped:
     """A connection on which three transactions arrive at once, together with a signal."""
+
+    has_little_room = False
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals

@@ -7,22 +7,21 @@ from types import SimpleNamespace
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.frames import Keepalive
+from pgcdc_cli.frames import Frames, Keepalive, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import SMALLEST_BATCH
 from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES, fits_small_batch
-from pgcdc_cli.replication.copy_both import Received
 from pgcdc_cli.stream import receive
 from pgcdc_cli.stream.encode import ChangeEncoder, RawEncoder
-from pgcdc_cli.stream.receive import TICK, BatchReceiver
+from pgcdc_cli.stream.receive import LONGEST_NAP, NAP, TICK, BatchReceiver, Naps
 from pgcdc_cli.stream.settings import RunEnd, RunLimits
 
-NOTHING = Received([], None)
+NOTHING = Received(Frames(), None)
 FAILURE = PgcdcError(ErrorKind.PUBLICATION, "could not go on")
 
 
-def sent(tags: str) -> list[bytes]:
-    return [b"w" + struct.pack(">QQq", 1, 1, 0) + tag.encode() for tag in tags]
+def sent(tags: str) -> Frames:
+    return Frames.of([b"w" + struct.pack(">QQq", 1, 1, 0) + tag.encode() for tag in tags])
 
 
 def came(tags: str, keepalive: int | None = None) -> Received:
@@ -56,6 +55,7 @@ class Wire:
         self._arriving = list(arriving)
         self._forever = forever
         self.looks = 0
+        self.has_little_room = False
 
     def receive(self, limit: int, timeout: float) -> Received:
         del limit, timeout
@@ -119,7 +119,7 @@ def test_only_a_small_batch_that_follows_closely_waits_for_more(clock, seconds, 
 def test_a_batch_of_many_or_of_large_rows_is_not_small():
     assert fits_small_batch(sent("I" * MOST_MESSAGES))
     assert not fits_small_batch(sent("I" * (MOST_MESSAGES + 1)))
-    assert not fits_small_batch([b"w" * (MOST_BYTES + 1)])
+    assert not fits_small_batch(Frames.of([b"w" * (MOST_BYTES + 1)]))
 
 
 @pytest.mark.parametrize("raw", [True, False])
@@ -180,3 +180,60 @@ def test_what_the_server_sent_last_comes_at_once():
     wire = Wire(Received(sent("BI"), None, closed=True), FAILURE)
     received = receiver(wire, pace=60.0).receive()
     assert (tags(received), received.closed, wire.looks) == ("BI", True, 1)
+
+
+def naps(came: list[float], longest: float = LONGEST_NAP) -> list[float]:
+    """The lengths of naps during which a server sends these parts of a batch a second."""
+    found, made = [], Naps(longest)
+    for rate in came:
+        found.append(made.next(1.0))
+        made.after(found[-1], rate * found[-1])
+    return [*found, made.next(1.0)]
+
+
+def test_a_server_that_is_behind_gets_twice_the_time_again_and_again():
+    assert naps([50.0] * 4) == [NAP, 2 * NAP, 4 * NAP, 8 * NAP, 16 * NAP]
+    assert naps([50.0] * 9)[-2:] == [LONGEST_NAP, LONGEST_NAP]
+
+
+def test_one_that_sends_changes_as_they_are_made_is_asked_often():
+    assert set(naps([9.0] * 5)) == {NAP}
+    assert naps([50.0] * 9 + [9.0])[-1] == NAP
+
+
+def test_if_more_time_brings_no_more_it_gets_less():
+    """A buffer on the way is full after 0.8 ms."""
+    found, made = [], Naps(LONGEST_NAP)
+    for _ in range(20):
+        found.append(made.next(1.0))
+        made.after(found[-1], 0.1 * min(found[-1] / 0.0008, 1))
+    assert max(found) <= 0.0017
+
+
+def test_no_nap_lasts_longer_than_until_the_batch_is_full():
+    made = Naps(LONGEST_NAP)
+    for _ in range(9):
+        made.after(0.01, 0.5)
+    assert made.next(0.25) == pytest.approx(0.005)
+    assert made.next(0.0) == NAP
+
+
+def test_where_the_system_has_little_room_naps_stay_short(clock):
+    wire = Wire(*[came("I" * 400)] * 9)
+    wire.has_little_room = True
+    receiver(wire).receive()
+    assert clock.now <= 1000 + 10 * NAP
+
+
+def test_a_transaction_that_comes_at_once_is_held_up_for_no_longer_than_it_took(clock):
+    """300 rows at the rate of a server that is behind, 50 in each 0.2 ms."""
+
+    class Rush(Wire):
+        def receive(self, limit: int, timeout: float) -> Received:
+            del limit, timeout
+            sent_by_now = min(int((clock.now - 1000) / NAP) * 50, 300)
+            new, self.looks = sent_by_now - self.looks, sent_by_now
+            return came("I" * (new - 1) + ("C" if sent_by_now == 300 else "I")) if new else came("B")
+
+    assert tags(receiver(Rush()).receive()).endswith("C")
+    assert clock.now - 1000 <= 2 * 6 * NAP + NAP

@@ -15,7 +15,7 @@ from pgcdc_cli.formats.debezium.properties import connector_config
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
 from pgcdc_cli.formats.wal2json.wal2json_options import read_options
-from pgcdc_cli.frames import XLOGDATA_HEADER
+from pgcdc_cli.frames import XLOGDATA_HEADER, Frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import small_batch
 from pgcdc_cli.pgoutput.assemble import Assembler
@@ -84,7 +84,7 @@ def slices(sent, *, marks: bool, together: int = 1) -> list:
     batches = [list(chain.from_iterable(group)) for group in groups]
     assembler = Assembler(Tables(catalog.describe), DecodeLimits(Lsn(0)), boundaries=marks)
     found, small = [], 0
-    for frames in batches:
+    for frames in map(Frames.of, batches):
         few = assembler.assemble_small(frames) if small_batch.is_small(frames) else None
         small += few is not None
         found += assembler.assemble(*MessageBuffer.join(frames)) if few is None else few
