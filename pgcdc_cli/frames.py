@@ -9,7 +9,7 @@ import struct
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import NamedTuple, overload
 
 from pgcdc_cli.errors import UndecodableError
@@ -59,8 +59,8 @@ class Run(NamedTuple):
 
     def bounds(self) -> Iterator[tuple[int, int]]:
         """Yield where each frame begins and ends."""
-        ends = (start - self.gap for start in self.starts[1:])
-        return zip(self.starts, chain(ends, (self.end,)), strict=True)
+        ends = [start - self.gap for start in self.starts[1:]]
+        return zip(self.starts, [*ends, self.end], strict=True)
 
     def end_of(self, number: int) -> int:
         return self.end if number + 1 == len(self.starts) else self.starts[number + 1] - self.gap
@@ -77,7 +77,9 @@ class Frames(Sequence[bytes]):
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         self.runs = tuple(runs)
-        self._counts = list(accumulate([len(run.starts) for run in self.runs], initial=0))
+        self._counts = [0]
+        for run in self.runs:
+            self._counts.append(self._counts[-1] + len(run.starts))
 
     @classmethod
     def of(cls, frames: Sequence[bytes]) -> "Frames":
@@ -93,7 +95,7 @@ class Frames(Sequence[bytes]):
         return self._counts[-1]
 
     def __iter__(self) -> Iterator[bytes]:
-        return (run.data[start:end] for run in self.runs for start, end in run.bounds())
+        return iter([run.data[start:end] for run in self.runs for start, end in run.bounds()])
 
     @overload
     def __getitem__(self, number: int) -> bytes: ...
@@ -102,12 +104,12 @@ class Frames(Sequence[bytes]):
     def __getitem__(self, number: int | slice) -> "bytes | Frames":
         if isinstance(number, slice):
             start, stop, _ = number.indices(len(self))
-            return Frames(self._between(start, stop))
+            return self if stop - start == len(self) else Frames(self._between(start, stop))
         run, at = self._find(number)
         return run.data[run.starts[at] : run.end_of(at)]
 
     def __add__(self, later: "Frames") -> "Frames":
-        return Frames(self.runs + later.runs)
+        return Frames(self.runs + later.runs) if self.runs else later
 
     def _between(self, start: int, stop: int) -> Iterator[Run]:
         for run, before in zip(self.runs, self._counts, strict=False):
@@ -127,11 +129,9 @@ class Frames(Sequence[bytes]):
         start = run.starts[at]
         return run.data[start + MESSAGE_TAG.start : min(start + MESSAGE_TAG.stop, run.end_of(at))]
 
-    def tags_and_sizes(self) -> Iterator[tuple[bytes, int]]:
-        """Yield the tag of each frame's message, and the frame's size in bytes."""
-        for run in self.runs:
-            for start, end in run.bounds():
-                yield run.data[start + MESSAGE_TAG.start : min(start + MESSAGE_TAG.stop, end)], end - start
+    def sizes(self) -> list[int]:
+        """Return the size of each frame, in bytes."""
+        return [end - start for run in self.runs for start, end in run.bounds()]
 
     def messages(self) -> list[bytes]:
         """Copy the plugin's messages."""

@@ -68,7 +68,7 @@ def fits_small_batch(frames: Frames) -> bool:
 
 def is_small(frames: Frames) -> bool:
     """Whether frames are few, and all of kinds that this module handles."""
-    return fits_small_batch(frames) and all(tag in _TAKEN for tag, _ in frames.tags_and_sizes())
+    return fits_small_batch(frames) and all(frame[MESSAGE_TAG] in _TAKEN for frame in frames)
 
 
 _Value: TypeAlias = "bytes | EllipsisType | None"
@@ -111,6 +111,7 @@ def assemble(
     """Decode frames that `is_small` accepts, as `assemble.assemble` does; None for anything unusual."""
     if state.ended or state.limits.transactions is not None:
         return None
+    frames = list(frames)
     commits = [at for at, frame in enumerate(frames) if frame[MESSAGE_TAG] == _COMMIT]
     cut = commits[-1] + 1 if commits else 0
     whole = _SliceBuilder(tables, state.limits, boundaries, state.open)

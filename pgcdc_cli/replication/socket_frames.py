@@ -64,8 +64,8 @@ class SocketFrames:
     """The frames of a connection that isn't encrypted, and is idle. Only one thread at a time may use it.
 
     `wait` is an exception. `encoding` is Python's name for the client encoding; `on_notice` is called in
-    order: after the frames before a notice, before those after it. Raises psycopg.Error, or the error that
-    was given to `end`.
+    order: after the frames before a notice, before those after it. Raises psycopg.Error, UndecodableError, or
+    the error that was given to `end`.
     """
 
     def __init__(self, pgconn: PGconn, encoding: str, on_notice: Callable[[Diagnostic], None]) -> None:
@@ -263,7 +263,7 @@ class SocketFrames:
 
         Returns how many bytes had arrived.
         """
-        if self._ended is not None or self._filled == len(self._buffer):
+        if self._ended is not None or self._filled - self._begin == len(self._buffer):
             return None
         try:
             return self._receive()

@@ -82,9 +82,9 @@ def portions(frames: Frames, size: int | None) -> Iterator[Frames]:
         yield frames
         return
     start = taken = 0
-    for number, (tag, length) in enumerate(frames.tags_and_sizes(), 1):
+    for number, length in enumerate(frames.sizes(), 1):
         taken += length
-        if taken >= size and tag == _COMMIT:
+        if taken >= size and frames.tag(number - 1) == _COMMIT:
             yield frames[start:number]
             start, taken = number, 0
     if start < len(frames):
