@@ -133,11 +133,16 @@ class BatchReceiver:
         An error is raised by the next `receive`, when the frames before it are written.
         """
         try:
-            later = self._stream.receive(self._encoder.batch - len(received.frames), timeout)
+            later = self._stream.receive(self._room(received), timeout)
         except PgcdcError as error:
             self._failure = error
             return None
         return None if later.empty else received.followed_by(later)
+
+    def _room(self, received: Received) -> int:
+        """Return how many frames of the average size still fit into a batch."""
+        batch, count, size = self._encoder.batch, len(received.frames), received.frames.size
+        return max(1, min(batch - count, (batch * MESSAGE_BYTES - size) * count // size))
 
     def _ends_with(self, received: Received) -> bool:
         """Whether nothing more is wanted: the stream was closed, or a keepalive reaches the end position."""

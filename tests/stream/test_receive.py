@@ -9,7 +9,7 @@ import pytest
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import Frames, Keepalive, Received
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.message_batch import SMALLEST_BATCH
+from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES, SMALLEST_BATCH
 from pgcdc_cli.pgoutput.small_batch import MOST_BYTES, MOST_MESSAGES, fits_small_batch
 from pgcdc_cli.stream import receive
 from pgcdc_cli.stream.encode import ChangeEncoder, RawEncoder
@@ -56,10 +56,12 @@ class Wire:
         self._forever = forever
         self.looks = 0
         self.has_little_room = False
+        self.limits: list[int] = []
 
     def receive(self, limit: int, timeout: float) -> Received:
-        del limit, timeout
+        del timeout
         self.looks += 1
+        self.limits.append(limit)
         if self._forever and len(self._arriving) == 1:
             return self._arriving[0]
         found = self._arriving.pop(0) if self._arriving else NOTHING
@@ -237,3 +239,10 @@ def test_a_transaction_that_comes_at_once_is_held_up_for_no_longer_than_it_took(
 
     assert tags(receiver(Rush()).receive()).endswith("C")
     assert clock.now - 1000 <= 2 * 6 * NAP + NAP
+
+
+def test_of_large_rows_no_more_is_taken_than_fits_into_a_batch():
+    rows = Frames.of([b"w" + struct.pack(">QQq", 1, 1, 0) + b"I" * 975] * 1000)
+    wire = Wire(Received(rows, None), came("C"))
+    receiver(wire).receive()
+    assert wire.limits == [SMALLEST_BATCH, SMALLEST_BATCH * MESSAGE_BYTES // 1000 - 1000]
