@@ -31,7 +31,7 @@ _CHUNK = 256
 class LibpqFrames:
     """The frames of a connection for which libpq has begun the copy. Only one thread at a time may use it.
 
-    `wait` is an exception. Raises psycopg.Error, or the error that was given to `end`.
+    `wait` is an exception. Raises psycopg.Error, UndecodableError, or the error that was given to `end`.
     """
 
     def __init__(self, pgconn: PGconn) -> None:
@@ -71,7 +71,7 @@ class LibpqFrames:
         keepalive, closed = None, False
         try:
             keepalive, closed = self._take(limit)
-        except psycopg.Error as error:
+        except (psycopg.Error, PgcdcError) as error:
             self.end(error)
         if self._ended is None:
             return Received(Frames.of(self._frames), keepalive, closed)

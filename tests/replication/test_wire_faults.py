@@ -73,9 +73,11 @@ def read_on(stream, frames, until) -> None:
 
 @pytest.mark.parametrize("frame", [b"x" + bytes(30), b"w" + bytes(10), b"k\0"])
 def test_a_frame_that_is_none_is_a_protocol_error_with_its_bytes(connected, frame):
+    """What came before it is given first: it would come to the same end at every start."""
     server, stream = connected()
-    server.send(copy_data(frame))
-    _, failure = receive_all(stream)
+    server.send(xlogdata(1, b"B") + copy_data(frame))
+    frames, failure = receive_all(stream)
+    assert [frame[XLOGDATA_HEADER:] for frame in frames] == [b"B"]
     assert isinstance(failure, UndecodableError)
     assert failure.data == frame
 
