@@ -20,7 +20,8 @@ from psycopg.errors import Diagnostic
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication import commands, failures, session
-from pgcdc_cli.replication.copy_both import NEVER, FrameSource, ReplicationStream
+from pgcdc_cli.replication.copy_both import NEVER, ReplicationStream
+from pgcdc_cli.replication.frame_source import FrameSource
 from pgcdc_cli.replication.libpq_frames import LibpqFrames
 from pgcdc_cli.replication.session import connect
 from pgcdc_cli.replication.socket_frames import SocketFrames
@@ -105,7 +106,7 @@ class SystemIdentity:
 
 
 class _BeforeStart(NamedTuple):
-    """`wal_sender_timeout` in seconds, the slot's position, below which no update reports, and so on."""
+    """`wal_sender_timeout` is in seconds; no update reports less than `confirmed`, the slot's position."""
 
     wal_sender_timeout: float
     confirmed: Lsn
@@ -355,7 +356,7 @@ class ReplicationConnection:
         )
         return self._stream
 
-    def _start_replication(self, command: str, encoding: str, *, libpq_only: bool) -> FrameSource:
+    def _start_replication(self, command: str, encoding: str, *, libpq_only: bool) -> FrameSource[Any]:
         if encoding == "UTF8":
             return self._copy_both(command.encode(), libpq_only=libpq_only)
         self._connection.execute(f"SET client_encoding = '{encoding}'".encode())
@@ -367,7 +368,7 @@ class ReplicationConnection:
             self._connection.execute(b"SET client_encoding = 'UTF8'")
             raise
 
-    def _copy_both(self, command: bytes, *, libpq_only: bool) -> FrameSource:
+    def _copy_both(self, command: bytes, *, libpq_only: bool) -> FrameSource[Any]:
         pgconn = self._connection.pgconn
         if libpq_only:
             self._connection.execute(command)

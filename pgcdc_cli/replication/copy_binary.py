@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from psycopg.pq.abc import PGconn
 
 from pgcdc_cli.errors import MalformedError
+from pgcdc_cli.replication.backend_messages import COPY_DATA, HEAD
 from pgcdc_cli.replication.copy_out import (
     BYTES,
-    COPY_DATA,
-    HEAD,
     lengths_at,
     rows_from_socket,
     size_of,

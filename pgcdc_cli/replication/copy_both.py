@@ -12,14 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol
+from typing import Any
 
 import psycopg
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import Received
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.feedback import Feedback, Sender
+from pgcdc_cli.replication.feedback import Feedback
+from pgcdc_cli.replication.frame_source import FrameSource
 from pgcdc_cli.replication.socket_frames import SocketFrames
 
 NEVER = float("inf")
@@ -39,34 +40,6 @@ _MUCH = 8 << 10
 """Bytes that came at once, of which a Unix socket has room for some thirty times as many."""
 
 
-class FrameSource(Sender, Protocol):
-    """The frames of one connection. Raises psycopg.Error, or the error that was given to `end`."""
-
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for something to arrive; true if it may have."""
-        ...
-
-    def take(self, limit: int) -> Received:
-        """Take up to `limit` XLogData frames that have arrived, and the last keepalive among them."""
-        ...
-
-    def end(self, error: psycopg.Error | PgcdcError) -> None:
-        """Stop here: return the frames taken so far, then raise `error`."""
-        ...
-
-    def put_copy_end(self) -> None:
-        """Take CopyDone to be sent. Whatever else comes isn't wanted, and earlier errors are forgotten."""
-        ...
-
-    def await_command_end(self, deadline: float) -> None:
-        """Wait until the server has ended the command, but not beyond `deadline`."""
-        ...
-
-    def close(self) -> None:
-        """Leave the connection to libpq."""
-        ...
-
-
 class ReplicationStream:
     """The stream that START_REPLICATION begins: receives frames from `slot`, and confirms positions.
 
@@ -77,7 +50,7 @@ class ReplicationStream:
 
     def __init__(
         self,
-        frames: FrameSource,
+        frames: FrameSource[Any],
         slot: str,
         start: Lsn,
         *,

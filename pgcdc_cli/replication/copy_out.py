@@ -25,7 +25,15 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.replication.failures import error_response
+from pgcdc_cli.replication.backend_messages import (
+    COPY_DATA,
+    ERROR,
+    HEAD,
+    LONGEST,
+    READY,
+    error_response,
+    query,
+)
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
@@ -38,13 +46,10 @@ ROWS, BYTES = 16384, 1 << 20
 TICK = 0.25
 """Seconds of silence after which the rows received so far are yielded, and `stopped` is asked."""
 
-HEAD = 5
-"""Bytes before a message's content: its tag, and an Int32 length, which includes itself."""
-
 GAP = b"d\0\0\0\0"
 """The head of each row with its length zeroed, so that no length holds a tab, newline or backslash."""
 
-COPY_DATA, _ERROR, _READY, _QUERY, _NEWLINE = b"dEZQ\n"
+_NEWLINE = ord("\n")
 _LAST_MESSAGE = b"Z\0\0\0\5"
 """ReadyForQuery without its last byte, the transaction status."""
 
@@ -98,8 +103,7 @@ def rows_from_socket(
         with socket.socket(fileno=os.dup(pgconn.socket)) as wire:
             # The copy shares its flags with libpq's socket, which is non-blocking, too.
             wire.settimeout(TICK)
-            content = statement + b"\0"
-            wire.sendall(bytes([_QUERY]) + (len(content) + 4).to_bytes(4) + content)
+            wire.sendall(query(statement))
             # With a timeout Python would ask each time before whether there is something.
             wire.setblocking(False)
             yield from _rows(_Incoming(wire, stopped), framing)
@@ -147,7 +151,7 @@ class _Incoming:
         Raises PROTOCOL for one of 2**31 bytes or more: no server sends that.
         """
         needed = size_of(begun) if len(begun) >= HEAD else HEAD
-        if needed > kernels.INT32_MAX:
+        if needed > LONGEST:
             raise undecodable(f"a message has {needed} bytes")
         begun = begun.copy()
         if needed > len(self._buffer):
@@ -158,7 +162,7 @@ class _Incoming:
 
 def _rows(incoming: _Incoming, framing: Framing) -> Iterator[tuple[NDArray[np.uint8], Int64s]]:
     tag = None
-    while tag != _READY and len(data := incoming.receive()):
+    while tag != READY and len(data := incoming.receive()):
         while len(data):
             edges = framing.find_rows(data)
             for start in range(0, len(edges) - 1, ROWS):
@@ -168,7 +172,7 @@ def _rows(incoming: _Incoming, framing: Framing) -> Iterator[tuple[NDArray[np.ui
             if len(data) < size:
                 break
             tag = int(data[0])
-            if tag == _ERROR:
+            if tag == ERROR:
                 raise error_response(data[HEAD:size].tobytes())
             if tag == COPY_DATA and data[HEAD:size].tobytes() not in framing.others:
                 raise undecodable("one is not a row")

@@ -340,18 +340,6 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
     return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)
 
 
-def error_response(content: bytes, encoding: str = "utf-8") -> psycopg.DatabaseError:
-    """Make an error of an ErrorResponse's content, in Python's name of the client encoding."""
-    fields = response_fields(content)
-    text = (fields.get(ord("M")) or b"").decode(encoding, errors="replace")
-    return psycopg.DatabaseError(text, info=fields, encoding=encoding)
-
-
-def response_fields(content: bytes) -> dict[int, bytes | None]:
-    """Divide the content of an ErrorResponse or NoticeResponse into its fields, by their types."""
-    return {field[0]: field[1:] for field in content.split(b"\0") if field}
-
-
 def stream_failure(slot: str, error: psycopg.Error, *, streams: bool) -> PgcdcError:
     """Make the error for a stream that the server ended; `streams`: it sends transactions in progress."""
     failure = server_failure(f'receive from slot "{slot}"', error, _STREAM)

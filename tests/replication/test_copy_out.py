@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication import copy_out as copy_out_module
-from pgcdc_cli.replication.copy_out import BYTES, GAP, HEAD, ROWS, Framing, Lines, copy_out, rows_from_socket
+from pgcdc_cli.replication.backend_messages import HEAD
+from pgcdc_cli.replication.copy_out import BYTES, GAP, ROWS, Framing, Lines, copy_out, rows_from_socket
 
 SIZES = st.sampled_from([0, 1, 4, 5, 6, 7, 8, 88, 95, 250, 2555, 2556, 2557, 2811])
 """Sizes whose message length, 5 bytes more, often contains a tab, a newline or a `d`."""
