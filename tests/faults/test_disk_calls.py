@@ -26,6 +26,8 @@ TABLES = "CREATE TABLE t (a int PRIMARY KEY, b text); CREATE PUBLICATION pub FOR
 ERRORS = ("ENOSPC", "EIO", "EDQUOT", "EROFS", "EMFILE")
 CRASHES = ("crash before", "crash after", "torn")
 CONFIRMING = ("crash before", "crash after", "crash when sent")
+TRIES = 5
+"""Runs for each crash that is to happen: a run may end before it makes the call."""
 ALL = (*ERRORS, *CRASHES, "short")
 CHANGES = ("write", "fsync", "rename", "open", "mkdir", "unlink", "ftruncate", "rmdir")
 """The calls that change something; tests/sinks makes those fail that only look."""
@@ -164,14 +166,17 @@ def test_a_confirmation_may_be_lost_with_the_run(log, form, tmp_path, size, seed
     runs, counts, dice = Runs(log, form, tmp_path, "0.2"), Counter(), random.Random(seed)
     _, _, whole, calls = runs.try_one("nothing", ("", "", 0))
     number = sum(call.startswith("update\tfeedback") for call in calls)
-    for how in CONFIRMING * size:
-        # The first update has the slot's old position; another run may end before it sends the last ones.
-        target = ("update", "feedback", dice.randint(1, max(1, number // 2)))
-        status, errors, content, _ = runs.try_one(how, target)
-        assert content == whole, (how, target)
-        check_end(how, status, errors, target)
-        counts[how] += status == -9
-    assert counts.total()
+    for how in CONFIRMING:
+        for _ in range(TRIES * size):
+            # The first update has the slot's old position; another run may end before it sends the last ones.
+            target = ("update", "feedback", dice.randint(1, max(1, number // 2)))
+            status, errors, content, _ = runs.try_one(how, target)
+            assert content == whole, (how, target)
+            check_end(how, status, errors, target)
+            counts[how] += status == -9
+            if counts[how] == size:
+                break
+        assert counts[how], how
     tell(f"confirmations, {form}", {"updates": number, **counts})
 
 
