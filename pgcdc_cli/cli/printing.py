@@ -94,6 +94,9 @@ def write(line: str) -> None:
     """Print one line of data, which the caller has escaped as its format demands. Raises OUTPUT."""
     try:
         sys.stdout.write(line + "\n")
+    except UnicodeEncodeError:
+        # A lone surrogate, which JSON can escape, stays escaped.
+        write(line.encode(errors="backslashreplace").decode())
     except OSError as error:
         raise output_error(error) from error
 

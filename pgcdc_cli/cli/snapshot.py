@@ -1,7 +1,6 @@
 """`pgcdc snapshot`: turn options into one run that reads the current rows of tables."""
 
 import json as json_text
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -180,11 +179,9 @@ def snapshot(  # noqa: PLR0913 - a command's options
 
 
 def _run(settings: "SnapshotSettings", target: StreamTarget, progress: ProgressLine) -> "SnapshotRun":
-    from pgcdc_cli.directory.disk import folder_mode
     from pgcdc_cli.stream.settings import Signals
     from pgcdc_cli.stream.snapshot_run import SnapshotRun
 
-    os.umask(0o777 & ~folder_mode(target.file_mode))
     encoding, signals = encoding_for(target), Signals()
     assert encoding.decodes, "what isn't decoded has no rows"
     chosen = {"where": settings.wanted.where, "sample": settings.wanted.sample}

@@ -1,6 +1,5 @@
 """`pgcdc stream`: turn options into one run of the stream, with a line that shows its progress."""
 
-import os
 import shutil
 import signal
 import sys
@@ -304,12 +303,9 @@ def shows_progress(target: StreamTarget) -> bool:
 def _run(
     settings: "StreamSettings", target: StreamTarget, progress: ProgressLine, metrics: MetricsOutput
 ) -> None:
-    from pgcdc_cli.directory.disk import folder_mode
     from pgcdc_cli.stream.run import StreamRun
     from pgcdc_cli.stream.settings import Signals
 
-    # Exactly the mode that was asked for, whatever the shell's umask is.
-    os.umask(0o777 & ~folder_mode(target.file_mode))
     encoding, signals, manager = encoding_for(target), Signals(), ServiceManager()
 
     def report(totals: "RunTotals") -> None:

@@ -3,6 +3,7 @@
 With `--format debezium`, a connector's configuration supplies what the options leave open.
 """
 
+import os
 import re
 import sys
 from dataclasses import dataclass, replace
@@ -323,8 +324,11 @@ def sink_for(
     signals: "Signals",
     more: "Mapping[str, str] | None" = None,
 ) -> "Sink":
-    """Make the sink, not opened yet. `more` are further options to record in the checkpoint."""
-    from pgcdc_cli.directory.disk import Disk
+    """Make the sink, not opened yet. `more` are further options to record in the checkpoint.
+
+    Sets the process's umask: files get exactly the mode that was asked for, whatever the shell's umask is.
+    """
+    from pgcdc_cli.directory.disk import Disk, folder_mode
     from pgcdc_cli.sinks.directory_sink import directory_sink
     from pgcdc_cli.sinks.file_sink import file_sink
     from pgcdc_cli.sinks.sink import SinkSettings
@@ -350,6 +354,7 @@ def sink_for(
         rotate_size=target.rotate_size,
         rotate_interval=target.rotate_interval,
         on_segment=target.on_segment,
+        umask=os.umask(0o777 & ~folder_mode(target.file_mode)),
         ends=lambda: signals.stop,
         waiting=signals.interruptible,
     )

@@ -56,8 +56,11 @@ class SegmentDirectory:
     def __init__(self, outputs: TableFiles, settings: SinkSettings) -> None:
         self._outputs = outputs
         self._files = outputs.files
-        command = settings.on_segment
-        self._command = None if command is None else SegmentCommand(outputs.files, command, settings.ends)
+        self._command = None
+        if settings.on_segment is not None:
+            self._command = SegmentCommand(
+                outputs.files, settings.on_segment, settings.ends, umask=settings.umask
+            )
         self._manifest_size = 0
         self._made = False
 

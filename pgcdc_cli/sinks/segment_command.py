@@ -29,13 +29,15 @@ class SegmentCommand:
     """A command for `/bin/sh`, run with the manifest's line of a segment on standard input.
 
     The paths in that line are relative to `PGCDC_DIRECTORY` in its environment. `ends` tells whether the run
-    was asked to end: even then it waits for the command, and a warning says so.
+    was asked to end: even then it waits for the command, and a warning says so. The command's files are the
+    user's: `umask` is the shell's, -1 for that of the process.
     """
 
-    def __init__(self, files: OpenFiles, command: str, ends: Callable[[], bool]) -> None:
+    def __init__(self, files: OpenFiles, command: str, ends: Callable[[], bool], *, umask: int) -> None:
         self._files = files
         self._command = command
         self._ends = ends
+        self._umask = umask
         self._said = False
         self._path = files.full(HANDED_OVER)
 
@@ -68,6 +70,7 @@ class SegmentCommand:
             env={**os.environ, "PGCDC_DIRECTORY": os.path.abspath(self._files.root)},  # noqa: PTH100 - a text
             # Signals from the terminal go to pgcdc only, which waits for the command and then ends.
             process_group=0,
+            umask=self._umask,
         ) as process:
             ended = self._wait(process, segment)
         if ended:

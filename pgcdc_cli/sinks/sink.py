@@ -20,9 +20,9 @@ class SinkSettings:
     uncommitted transactions, None for any size.
 
     `rotate_size` (over all files) and `rotate_interval` (since the first row) say when a directory begins a
-    new segment, None for no such limit. `on_segment` is the command to run for each finished segment; `ends`
-    tells whether the run was asked to end meanwhile. What waits for somebody else, and leaves nothing
-    unfinished, is done within `waiting`, which lets that interrupt it.
+    new segment, None for no such limit. `on_segment` is the command to run for each finished segment, with
+    `umask`; `ends` tells whether the run was asked to end meanwhile. What waits for somebody else, and leaves
+    nothing unfinished, is done within `waiting`, which lets that interrupt it.
 
     `options` are the other options that determine the content of files (filters, the form of numeric): a
     checkpoint with different ones is refused.
@@ -35,6 +35,7 @@ class SinkSettings:
     rotate_size: int | None = None
     rotate_interval: float | None = None
     on_segment: str | None = None
+    umask: int = -1
     ends: Callable[[], bool] = field(default=lambda: False)
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
 

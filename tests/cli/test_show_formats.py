@@ -207,6 +207,20 @@ def test_lines_of_wal2json_in_a_folder_a_table_come_table_by_table(stream, chang
     assert [one for one in found if one.get("table") == "items" and one["op"] == "I"] == items
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        r'{"action":"I","schema":"s","table":"t\ud800","columns":[{"name":"v","type":"text","value":"\ud800"}]}',
+        r'{"before":null,"after":{"v":"\ud800"},"source":{"schema":"s","table":"t\ud800","lsn":1,"txId":1,"ts_ms":1},"op":"c"}',
+    ],
+)
+def test_a_lone_surrogate_stays_escaped(pgcdc, tmp_path, line):
+    """JSON can escape one, UTF-8 can't encode it: other programs write such lines, pgcdc none."""
+    (tmp_path / "lines").write_text(line + "\n")
+    (change,) = shown(pgcdc, tmp_path / "lines")
+    assert (change["table"], change["new"]) == ("t\ud800", {"v": "\ud800"})
+
+
 def test_objects_of_wal2json_version_1(stream, changes, pgcdc):
     """They record neither positions nor truncates, and no NULL of an old row."""
     options = [*SAID[:-2], "--wal2json-option", "format-version=1"]

@@ -67,6 +67,18 @@ def test_each_segment_is_handed_over_once_it_is_finished(source, run, handed, tm
     assert run(f'test -s "$PGCDC_DIRECTORY/{last}" && {APPEND}').returncode == 0
 
 
+@pytest.mark.parametrize("mode", ["0600", "0666"])
+def test_a_command_has_the_umask_of_the_shell(source, tmp_path, mode):
+    """`--file-mode` is for what pgcdc writes, not for what the user's command does."""
+    out, mask = tmp_path / "out", tmp_path / "mask"
+    how = ("--on-segment", f"umask >{mask}", "--file-mode", mode, *NOW)
+    line = stream_command(source.uri, source.create_slot(), "-D", out, *how)
+    insert(source, 1, 1)
+    subprocess.run(line, umask=0o027, check=True)
+    assert int(mask.read_text(), 8) == 0o027
+    assert (out / "manifest.jsonl").stat().st_mode & 0o777 == int(mode, 8)
+
+
 def test_a_run_is_not_idle_while_a_command_runs(source, tmp_path):
     """What comes meanwhile is still read."""
     out, go = tmp_path / "out", tmp_path / "go"
