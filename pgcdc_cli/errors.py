@@ -6,7 +6,7 @@ The exit statuses are part of the command line's contract (`docs/exit-status.md`
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from enum import Enum
+from enum import Enum, unique
 from typing import NamedTuple
 
 _SECRETS = (
@@ -32,6 +32,7 @@ class Rule(NamedTuple):
     hint: str
 
 
+@unique
 class ErrorKind(Enum):
     """What went wrong, as a caller of pgcdc would tell the cases apart."""
 

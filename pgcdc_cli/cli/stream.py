@@ -256,8 +256,6 @@ class ProgressLine:
         """Sum up the run in one line, if it has durable output."""
         if not self._shown or not totals.durable_lsn:
             return
-        # The server sends uncommitted transactions again.
-        totals.spooled = 0
         rate = totals.rows / max(time.monotonic() - self._began, 0.001)
         # A run that mostly waited has no rate worth a word.
         write_message("info", self._text(totals, rate) if rate >= 1 else _reached(totals))

@@ -211,10 +211,6 @@ class StreamTarget:
     @property
     def format_class(self) -> "type[Format | RawFormat]":
         """The format's class, which declares its capabilities."""
-        if self.format == "debezium":
-            from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
-
-            return DebeziumFormat
         from pgcdc_cli.formats.select import format_class
 
         return format_class(self.format)

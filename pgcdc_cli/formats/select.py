@@ -54,6 +54,10 @@ def format_class(name: str) -> type[Format | RawFormat]:
             from pgcdc_cli.formats.pretty import PrettyFormat
 
             return PrettyFormat
+        case "debezium":
+            from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
+
+            return DebeziumFormat
         case "wal2json":
             from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
 

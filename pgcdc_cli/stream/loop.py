@@ -91,6 +91,8 @@ class SliceWriter:
 
     def close(self) -> None:
         """Close the sink; a file that was moved before a HUP is not what the next run looks for."""
+        # The server sends uncommitted transactions again.
+        self.totals.spooled = 0
         self.reopen_if_asked()
         self._sink.close()
 

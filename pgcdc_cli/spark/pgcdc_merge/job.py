@@ -47,7 +47,7 @@ from .plan import (
 from .schema_evolution import ANEW
 from .segments import FinishedSegment, HadoopFiles, join, read_manifest, read_schemas, verify
 from .summary import Summary, TableListener
-from .table_range import TableRange, former_rows, remembered, table_ranges
+from .table_range import PlannedRange, TableRange, former_rows, remembered, table_ranges
 from .values import error_of_value
 
 LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "iceberg": IcebergLake}
@@ -88,8 +88,8 @@ class OpenedTable:
     `base` are the rows to start from, if these aren't the lake table's.
     """
 
-    work: TableRange
-    waiting: TableRange
+    work: PlannedRange
+    waiting: PlannedRange
     target: LakeTable
     base: DataFrame | None
 
@@ -334,20 +334,20 @@ class _MergeRun:
         done = target.merged_segment(mark.app_id)
         work = work.onto(done)
         before = self._rows_before(session, work, target)
-        work = planned(work, target, before, known_columns(work, done))
+        plan = planned(work, target, before, known_columns(work, done))
         plain = mark.mode == MERGE and not extras.columns
-        check_names(work.table, work.goal.version, self._lake, plain=plain)
-        before = None if before is None else _called(before, work.called)
-        self._summary.warn_of_rows(work)
+        check_names(plan.table, plan.goal.version, self._lake, plain=plain)
+        before = None if before is None else _called(before, plan.called)
+        self._summary.warn_of_rows(plan)
         if mark.gone is None:
-            self._lasting[work.table, mark.mode] = self._summary.lasting_warning(work, all_written=False)
+            self._lasting[plan.table, mark.mode] = self._summary.lasting_warning(plan, all_written=False)
         if mark.mode == MERGE:
-            check_extras(work.table, before, extras)
-        check_own(work, target, mark)
-        waiting = work.beyond(done, mark.segment)
+            check_extras(plan.table, before, extras)
+        check_own(plan, target, mark)
+        waiting = plan.beyond(done, mark.segment)
         if mark.mode == MERGE and waiting.files and before is not None:
             check_key(waiting, before, soft_delete=extras.soft_delete)
-        return OpenedTable(work, waiting, target, before if work.rewrites else None)
+        return OpenedTable(plan, waiting, target, before if plan.rewrites else None)
 
     def _rows_before(self, session: SparkSession, work: TableRange, target: LakeTable) -> DataFrame | None:
         """Return the rows that the range starts from: the lake table's, or those of this OID elsewhere."""

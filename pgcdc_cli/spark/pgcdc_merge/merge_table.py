@@ -56,7 +56,7 @@ from .rows import (
 )
 from .schema_evolution import ANEW, Goal
 from .segments import TableVersion, with_all_columns
-from .table_range import TableRange
+from .table_range import PlannedRange
 from .values import as_text, known_value, missing_value, raise_missing, typed_for_changelog, typed_for_table
 
 _VIEW = "folded"
@@ -104,7 +104,9 @@ class _FoldedRange:
     truncate: Row | None
 
 
-def merge_table(session: SparkSession, directory: str, work: TableRange, target: MergeTarget) -> MergedRange:
+def merge_table(
+    session: SparkSession, directory: str, work: PlannedRange, target: MergeTarget
+) -> MergedRange:
     """Merge a table's files in one commit; if it raises MergeError, the table is as before."""
     for version in {version.display: version for version in work.versions.values()}.values():
         check_losses(session, directory, work.losses, version)
@@ -117,7 +119,7 @@ def merge_table(session: SparkSession, directory: str, work: TableRange, target:
         return MergedRange(_commit(folded, target), folded.unfit, folded.missing)
 
 
-def _rows_before(work: TableRange, target: MergeTarget) -> DataFrame | None:
+def _rows_before(work: PlannedRange, target: MergeTarget) -> DataFrame | None:
     """Return the rows that a range starts from, with the columns of its goal."""
     goal = work.goal
     if work.rewrites:
@@ -185,7 +187,7 @@ def _brought_to(rows: DataFrame, goal: Goal, extras: Extras) -> DataFrame:
 def _write_anew(
     session: SparkSession,
     directory: str,
-    spans: Sequence[TableRange],
+    spans: Sequence[PlannedRange],
     target: MergeTarget,
     state: DataFrame | None,
 ) -> MergedRange:
@@ -212,7 +214,7 @@ def _write_anew(
 def _fold_range(
     session: SparkSession,
     directory: str,
-    work: TableRange,
+    work: PlannedRange,
     extras: Extras,
     before: DataFrame | None,
     frames: ExitStack,
@@ -428,7 +430,7 @@ OLD = "_pgcdc_old"
 
 
 def append_changes(
-    session: SparkSession, directory: str, work: TableRange, target: LakeTable, mark: CommitMark
+    session: SparkSession, directory: str, work: PlannedRange, target: LakeTable, mark: CommitMark
 ) -> MergedRange:
     """Append a table's changes in one commit."""
     versions = {

@@ -28,7 +28,7 @@ from .schema_evolution import (
     with_unknown,
 )
 from .segments import FinishedSegment, TableVersion
-from .table_range import TableRange
+from .table_range import PlannedRange, TableRange
 
 _EXTRAS = frozenset({LSN, COMMIT_TS, DELETED})
 
@@ -140,7 +140,7 @@ def _logged_without_key(work: TableRange, row: ControlRow) -> bool:
     return same and (row.keyless or (row.mode == CHANGELOG and row.keyed_by == ()))
 
 
-def check_key(work: TableRange, before: DataFrame, *, soft_delete: bool) -> None:
+def check_key(work: PlannedRange, before: DataFrame, *, soft_delete: bool) -> None:
     """Raise MergeError if earlier rows can't be matched by the key that the changes begin with."""
     version = work.spans[0].goal.version
     known = None if work.anew or work.row is None else work.row.keyed_by
@@ -189,7 +189,7 @@ def check_versions(work: TableRange) -> None:
     newest = work.version
     for version in work.versions.values():
         check_exact(work.table, version)
-        if work.oid != NOBODY and version.key is None and newest.key is not None:
+        if not work.is_changelog and version.key is None and newest.key is not None:
             raise MergeError(
                 f'could not merge "{work.table}": its key changed from ({version.key_names}) to'
                 f' ({newest.key_names}), see "{newest.path}"',
@@ -246,7 +246,7 @@ def merged_before(work: TableRange, target: LakeTable, own: CommitMark, mark: Co
 
 def planned(
     work: TableRange, target: LakeTable, before: DataFrame | None, known: Sequence[KnownColumn]
-) -> TableRange:
+) -> PlannedRange:
     """Plan the goal of a range, which starts from earlier rows with `known` columns.
 
     Raises MergeError if the lake table isn't as the last run left it, or if columns changed in a way that
@@ -265,17 +265,17 @@ def planned(
     have = None
     if before is not None:
         found = ((field.name, field.dataType.simpleString()) for field in before.schema)
-        have = {name: spark for name, spark in found if not _is_taken(name, plain=work.oid != NOBODY)}
-    if work.oid == NOBODY:
-        # A changelog has what was sent, and no more.
+        have = {name: spark for name, spark in found if not _is_taken(name, plain=not work.is_changelog)}
+    if work.is_changelog:
+        # It has what was sent, and no more.
         goal = find_goal(work.history, have, _stored(work, target), rescales=target.rescales)
-        return replace(work, planned=goal)
+        return work.planned(goal, {}, ())
     return _identified(work, target, have, known)
 
 
 def _identified(
     work: TableRange, target: LakeTable, have: Mapping[str, str] | None, known: Sequence[KnownColumn]
-) -> TableRange:
+) -> PlannedRange:
     """Plan with the columns' last names."""
     found = identify(work.history, known, list(have or ()))
     versions = _without_lost_values(work, found)
@@ -289,13 +289,9 @@ def _identified(
     later = zip(versions, with_later_columns(history), strict=True)
     converted, unfound = find_converted(history, found.types, found.converted)
     _check_key_values(work.version, unfound)
-    return replace(
-        work,
-        planned=_with_doubts(work, goal, have),
-        versions={version.path: replace(version, later=one.later) for version, one in later},
-        called=found.called,
-        columns=found.known_after(goal.version.columns, converted),
-    )
+    columns = found.known_after(goal.version.columns, converted)
+    plan = work.planned(_with_doubts(work, goal, have), found.called, columns)
+    return replace(plan, versions={version.path: replace(version, later=one.later) for version, one in later})
 
 
 def _without_lost_values(work: TableRange, found: Identified) -> list[TableVersion]:

@@ -11,7 +11,7 @@ from typing import Any
 from .control import ALL, ControlRow, TableMode
 from .merge_errors import MergeError
 from .options import FORMAT_VERSION, MergeOptions
-from .table_range import TableRange
+from .table_range import PlannedRange
 
 TableListener = Callable[[Mapping[str, Any]], None]
 """Called with each table's result."""
@@ -61,7 +61,7 @@ class Summary:
     def warn(self, warning: str) -> None:
         self._warnings[warning] = warning
 
-    def plan(self, key: TableMode, path: str, segment: int, work: TableRange) -> None:
+    def plan(self, key: TableMode, path: str, segment: int, work: PlannedRange) -> None:
         """Record what a dry run would merge."""
         numbers = [file.segment for file in work.files]
         self._planned[key] = {
@@ -73,12 +73,12 @@ class Summary:
             "bytes": sum(file.bytes for file in work.files),
         }
 
-    def warn_of_rows(self, work: TableRange) -> None:
+    def warn_of_rows(self, work: PlannedRange) -> None:
         """Warn about values and rows that the table may lack."""
         for warning in _of_rows(work):
             self.warn(warning)
 
-    def lasting_warning(self, work: TableRange, *, all_written: bool) -> str | None:
+    def lasting_warning(self, work: PlannedRange, *, all_written: bool) -> str | None:
         """Say what the table may lack, now or, unless all rows were written, since an earlier run.
 
         None if it lacks nothing.
@@ -129,7 +129,7 @@ class Summary:
         return content | ({"plan": planned} if self.options.dry_run else {})
 
 
-def _of_rows(work: TableRange) -> list[str]:
+def _of_rows(work: PlannedRange) -> list[str]:
     """List what the table may lack: values of columns, and rows from before it was published."""
     new = [
         f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since, even'
@@ -159,7 +159,7 @@ def _of_rows(work: TableRange) -> list[str]:
     return new
 
 
-def _touch(work: TableRange, column: str) -> str:
+def _touch(work: PlannedRange, column: str) -> str:
     """Make the statement that has all rows sent again."""
     schema, table, same = map(_identifier, (work.version.schema, work.version.name, column))
     return f"UPDATE {schema}.{table} SET {same} = {same}"  # noqa: S608 - it is shown, not run
@@ -169,7 +169,7 @@ def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _pattern(work: TableRange) -> str:
+def _pattern(work: PlannedRange) -> str:
     """Write a table's name as a pattern for the shell, with quotes if PostgreSQL would change it without."""
     parts = (work.version.schema, work.version.name)
     return shlex.quote(".".join(part if _PLAIN.fullmatch(part) else _identifier(part) for part in parts))

@@ -6,8 +6,9 @@ an OID from one name to another (a rename): its rows are then in the lake under 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, groupby
+from typing import Self
 
 from .control import NOBODY, ControlRow, Former, KnownColumn, ModeProgress
 from .lake import Lake
@@ -138,10 +139,8 @@ class TableRange:
     is a changelog's, and starts from the rows of `base`; `forgotten`: it had rows that can't be found any
     more. The lake table has the rows of `held` (None if there is no table). `met` has the segments in which
     its name was found, with the OIDs; `gone` are the ranges of tables that had the name earlier in this
-    range. `anew`: the lake table has other rows than those that this range starts from. `called` are current
-    names of earlier rows' columns, if they differ (None: the column is gone), and `columns` what is known of
-    the lake table's columns after the range. `left_out` are the numbers of columns that weren't published
-    when the last merged change was made.
+    range. `anew`: the lake table has other rows than those that this range starts from. `left_out` are the
+    numbers of columns that weren't published when the last merged change was made.
     """
 
     table: str
@@ -150,7 +149,6 @@ class TableRange:
     files: Sequence[ChangeFile]
     versions: Mapping[str, TableVersion]
     losses: Sequence[ChangeFile] = ()
-    planned: Goal | None = None
     oid: int = NOBODY
     base: KeptRows | None = None
     held: int | None = None
@@ -158,22 +156,25 @@ class TableRange:
     gone: tuple["TableRange", ...] = ()
     anew: bool = False
     forgotten: bool = False
-    called: Mapping[str, str | None] = field(default_factory=dict)
-    columns: tuple[KnownColumn, ...] = ()
     left_out: frozenset[int] = frozenset()
+
+    @property
+    def is_changelog(self) -> bool:
+        """Whether it has all changes under a name, of whatever OID."""
+        return self.oid == NOBODY
 
     @property
     def merged(self) -> int:
         """The segment up to which these changes are merged; 0 if none are."""
-        row = self.row if self.oid == NOBODY else self.base
+        row = self.row if self.is_changelog else self.base
         return 0 if row is None else row.segment
 
     @property
     def followed(self) -> int | None:
         """The segment up to which its changes were looked at; None if there may have been none."""
-        if self.oid != NOBODY and self.base is not None and self.base.current:
+        if not self.is_changelog and self.base is not None and self.base.current:
             return self.base.segment
-        waits = self.row is not None and (self.oid == NOBODY or self.row.version is None)
+        waits = self.row is not None and (self.is_changelog or self.row.version is None)
         return self.row.segment if self.row is not None and waits else None
 
     def first_missing(self, first: FinishedSegment) -> int | None:
@@ -191,11 +192,18 @@ class TableRange:
         elsewhere = self.base is not None and self.base.path != self.path
         return replace(self, held=held, anew=self.anew or elsewhere or held not in (None, self.oid))
 
+    def planned(
+        self, goal: Goal, called: Mapping[str, str | None], columns: tuple[KnownColumn, ...]
+    ) -> "PlannedRange":
+        """Add what its rows become."""
+        known = {one.name: getattr(self, one.name) for one in fields(self)}
+        return PlannedRange(**known, goal=goal, called=called, columns=columns)
+
     def has_name_at(self, segment: int) -> bool:
         """Whether this OID had its name at the end of a segment."""
         return [oid for number, oid in self.met if number <= segment][-1:] == [self.oid]
 
-    def beyond(self, done: int, last: int) -> "TableRange":
+    def beyond(self, done: int, last: int) -> Self:
         """Leave out files up to `done`, which the lake table has; the range ends at `last`."""
         if self.anew and done < last:
             return self
@@ -209,7 +217,7 @@ class TableRange:
     @property
     def keyless_oids(self) -> list[Former]:
         """The OIDs of which a changelog has rows from before they had a key."""
-        if self.oid != NOBODY:
+        if not self.is_changelog:
             return []
         found = [one.oid for one in self.versions.values() if one.key is None]
         if self.row is not None and self.row.oid is not None and self.row.keyed_by == ():
@@ -234,40 +242,47 @@ class TableRange:
         return self.anew and self.base is None and self.held is not None and self.version.listed
 
     @property
-    def rewrites(self) -> bool:
-        """Whether the lake table is rewritten from the earlier rows, in one commit."""
-        return self.anew or bool(self.called)
-
-    @property
-    def goal(self) -> Goal:
-        """What all rows are converted to; known once the lake table is."""
-        assert self.planned is not None
-        return self.planned
-
-    @property
     def history(self) -> list[TableVersion]:
         """The versions, oldest first."""
         last = {file.schema: number for number, file in enumerate(self.files)}
         return [self.versions[path] for path in sorted(last, key=lambda path: last[path])]
 
     @property
-    def spans(self) -> list["TableRange"]:
+    def version(self) -> TableVersion:
+        """The newest version."""
+        return self.versions[self.files[-1].schema]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRange(TableRange):
+    """A range, and what its rows become: all are converted to the `goal`.
+
+    `called` are current names of earlier rows' columns, if they differ (None: the column is gone), and
+    `columns` what is known of the lake table's columns after the range.
+    """
+
+    goal: Goal
+    called: Mapping[str, str | None]
+    columns: tuple[KnownColumn, ...]
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the lake table is rewritten from the earlier rows, in one commit."""
+        return self.anew or bool(self.called)
+
+    @property
+    def spans(self) -> list["PlannedRange"]:
         """The range, split where the key changes."""
         runs = [
             list(run)
             for _, run in groupby(self.files, key=lambda file: self.versions[file.schema].key_in_lake)
         ]
-        return [replace(self, files=run, planned=self._goal_of(run[-1])) for run in runs]
+        return [replace(self, files=run, goal=self._goal_of(run[-1])) for run in runs]
 
     def _goal_of(self, file: ChangeFile) -> Goal:
         key = self.versions[file.schema].key_in_lake
         names: list[str | None] = [column.name for column in self.goal.version.columns]
         return replace(self.goal, version=replace(self.goal.version, key=tuple(map(names.index, key))))
-
-    @property
-    def version(self) -> TableVersion:
-        """The newest version."""
-        return self.versions[self.files[-1].schema]
 
 
 def table_ranges(
