@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
+from typing import NamedTuple
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
@@ -47,6 +48,16 @@ One that is silent for longer, as it reads WAL without published changes, notice
 """
 
 _TWO_PHASE_NO_MORE = 'slot "%s" is no longer two-phase: what is prepared comes again, at its commit'
+
+
+class _Connected(NamedTuple):
+    """A connection, what its server says of itself and its tables, and how text is received over it."""
+
+    connection: ReplicationConnection
+    identity: SystemIdentity
+    describe: Describe
+    text: DatabaseText
+    mender: TextMender
 
 
 class StreamRun:
@@ -197,12 +208,12 @@ class StreamRun:
             self._forget_those_to_come()
             # What fails from here on, such as a query that a standby cancels, isn't for want of a server.
             retries.server_answers()
-            text = self._text_of(connection.database_encoding)
-            if not self._take_snapshot(connection.here, identity.database, text):
+            connected = self._connected(connection, identity)
+            if not self._take_snapshot(connected):
                 return
             options = self._plugin_options(connection.server_version)
             with (
-                closing(self._begin_resnapshot(connection, identity, text)) as again,
+                closing(self._begin_resnapshot(connected)) as again,
                 closing(self._timeline.begin(connection, identity)) as timeline,
             ):
                 with self._signals.interruptible():
@@ -210,14 +221,14 @@ class StreamRun:
                         self._readable_slot(connection),
                         self._sink.durable_lsn,
                         options,
-                        client_encoding=text.client_encoding,
+                        client_encoding=connected.text.client_encoding,
                     )
                 log.info("streaming initiated")
                 self._start.begun = True
                 away = retries.connected()
                 if away is not None:
                     log.log(level, "connected again after %.1f s", away)
-                encoder = self._encoder(identity.database, text, again.watch)
+                encoder = self._encoder(connected, again.watch)
                 undecided = None
                 try:
                     self._loop.run(
@@ -234,6 +245,12 @@ class StreamRun:
             self._finish(stream, hurry=self._signals.stop or undecided is not None)
             if undecided is not None:
                 raise undecided
+
+    def _connected(self, connection: ReplicationConnection, identity: SystemIdentity) -> _Connected:
+        text = self._text_of(connection.database_encoding)
+        ask = self._settings.use_catalog
+        describe = partial(self._catalog.describe, text=text) if ask else describe_alone
+        return _Connected(connection, identity, describe, text, TextMender(text, self._warned))
 
     def _ended_prepared(self, connection: ReplicationConnection) -> list[Prepared]:
         """Find the prepared transactions of the checkpoint that have ended. A standby doesn't know."""
@@ -296,28 +313,26 @@ class StreamRun:
         except PgcdcError as error:
             log.warning("%s; the end may not have been confirmed", error.message)
 
-    def _take_snapshot(self, conninfo: str, database: str, text: DatabaseText) -> bool:
+    def _take_snapshot(self, connected: _Connected) -> bool:
         """Write the snapshot before the stream, if one is due; false ends the run."""
         snapshot = self._snapshot
         if snapshot is None:
             return True
         if snapshot.is_due:
-            self._restart_format(database)
-            exported = snapshot.export(conninfo)
+            self._restart_format(connected.identity.database)
+            exported = snapshot.export(connected.connection.here)
             assert self._encoding.decodes, "what isn't decoded has no rows"
             with closing(exported):
-                snapshot.write(exported, self._describe(text), self._encoding, TextMender(text, self._warned))
+                snapshot.write(exported, connected.describe, self._encoding, connected.mender)
         return snapshot.goes_on(self._end)
 
-    def _begin_resnapshot(
-        self, connection: ReplicationConnection, identity: SystemIdentity, text: DatabaseText
-    ) -> Resnapshot:
+    def _begin_resnapshot(self, connected: _Connected) -> Resnapshot:
         """Find the tables to read again while they are streamed, before the stream begins."""
-        settings, encoding, mender = self._settings, self._encoding, TextMender(text, self._warned)
+        settings, encoding = self._settings, self._encoding
 
         def write(slice_: Slice) -> None:
             assert encoding.decodes, "what isn't decoded has no rows"
-            self._writer.write([mender.encode(encoding, slice_)])
+            self._writer.write([connected.mender.encode(encoding, slice_)])
 
         def settle() -> None:
             self._sink.flush()
@@ -325,19 +340,19 @@ class StreamRun:
 
         wanted = WantedRows(settings.publications, selection=settings.selection)
         source = ResnapshotSource(
-            wanted, settings.resnapshot, self._describe(text), text, lambda: self._signals.ends
+            wanted, settings.resnapshot, connected.describe, connected.text, lambda: self._signals.ends
         )
         again = Resnapshot(source, ResnapshotOutput(self._sink, write, settle, self._writer.back_to_edge))
-        self._restart_format(identity.database)
+        self._restart_format(connected.identity.database)
         try:
             with self._signals.interruptible():
-                again.begin(connection.here)
+                again.begin(connected.connection.here)
             again.record()
         except BaseException:
             again.close()
             raise
         if again.finished:
-            self._end.resolve_now(identity.wal_position)
+            self._end.resolve_now(connected.identity.wal_position)
         return again
 
     def _between_transactions(self, again: Resnapshot) -> None:
@@ -353,9 +368,6 @@ class StreamRun:
                 self._end.resolve_now(again.caught_up_at)
                 again.close()
 
-    def _describe(self, text: DatabaseText) -> Describe:
-        return partial(self._catalog.describe, text=text) if self._settings.use_catalog else describe_alone
-
     def _restart_format(self, database: str) -> None:
         if self._encoding.restartable is not None:
             self._encoding.restartable.restart(database, self._sink.edge.last_commit)
@@ -367,14 +379,14 @@ class StreamRun:
         default = self._encoding.capabilities.invalid_text
         return DatabaseText.of(encoding, self._settings.invalid_text, default)
 
-    def _encoder(self, database: str, text: DatabaseText, watch: ResnapshotWatch) -> FrameEncoder:
+    def _encoder(self, connected: _Connected, watch: ResnapshotWatch) -> FrameEncoder:
         """Make the encoder for a new connection, on which the stream restarts at the last edge."""
         encoding = self._encoding
         if not encoding.decodes:
             return RawEncoder(encoding, self._end.lsn)
-        self._restart_format(database)
+        self._restart_format(connected.identity.database)
         tables = Tables(
-            self._describe(text),
+            connected.describe,
             selection=self._settings.selection,
             origin_number=cache(self._catalog.origin_number) if self._settings.origin_numbers else None,
             binary=self._settings.protocol.binary,
@@ -388,11 +400,11 @@ class StreamRun:
             accept_gap=self._settings.accept_gap,
             warn=log.warning,
         )
-        decoder = PgoutputDecoder(assembler, self._sink.new_spools(), policy, text)
+        decoder = PgoutputDecoder(assembler, self._sink.new_spools(), policy, connected.text)
         starts = TableStarts(dict(self._sink.edge.read))
         return ChangeEncoder(
             decoder,
             encoding,
-            TextMender(text, self._warned),
+            connected.mender,
             lambda slice_: watch.follow(starts.without_read(slice_)),
         )
