@@ -436,8 +436,8 @@ def _events(
     for path in paths:
         if not is_folder(path):
             raise usage_error(f'--format debezium: "{path}" is not a directory, whose schema files it needs')
-    encoding = DebeziumFormat(config, "stream", values_only=values_only)
-    lines = chain.from_iterable(read_events(path, encoding, partial=partial) for path in paths)
+    format_ = DebeziumFormat(config, "stream", values_only=values_only)
+    lines = chain.from_iterable(read_events(path, format_, partial=partial) for path in paths)
     return map(_for_terminals, lines) if sys.stdout.isatty() else lines
 
 

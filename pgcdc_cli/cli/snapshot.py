@@ -16,7 +16,7 @@ from pgcdc_cli.cli.target import (
     StreamTarget,
     check,
     default_format,
-    encoding_for,
+    format_for,
     read_config,
     sink_for,
     subscription,
@@ -182,11 +182,11 @@ def _run(settings: "SnapshotSettings", target: StreamTarget, progress: ProgressL
     from pgcdc_cli.stream.settings import Signals
     from pgcdc_cli.stream.snapshot_run import SnapshotRun
 
-    encoding, signals = encoding_for(target), Signals()
-    assert encoding.decodes, "what isn't decoded has no rows"
+    format_, signals = format_for(target), Signals()
+    assert format_.decodes, "what isn't decoded has no rows"
     chosen = {"where": settings.wanted.where, "sample": settings.wanted.sample}
     more = {name: str(value) for name, value in chosen.items() if value is not None}
-    run = SnapshotRun(settings, sink_for(target, encoding, signals, more), encoding, signals, progress)
+    run = SnapshotRun(settings, sink_for(target, format_, signals, more), format_, signals, progress)
     carry_out(run, signals, progress)
     return run
 

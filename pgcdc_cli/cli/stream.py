@@ -31,8 +31,8 @@ from pgcdc_cli.cli.target import (
     StreamTarget,
     check,
     default_format,
-    encoding_for,
     folder_of,
+    format_for,
     keeps_checkpoint,
     peeks,
     read_config,
@@ -304,7 +304,7 @@ def _run(
     from pgcdc_cli.stream.run import StreamRun
     from pgcdc_cli.stream.settings import Signals
 
-    encoding, signals, manager = encoding_for(target), Signals(), ServiceManager()
+    format_, signals, manager = format_for(target), Signals(), ServiceManager()
 
     def report(totals: "RunTotals") -> None:
         progress(totals)
@@ -312,7 +312,7 @@ def _run(
         if manager.is_due:
             manager.tell(_reached(totals))
 
-    run = StreamRun(settings, sink_for(target, encoding, signals), encoding, signals, report)
+    run = StreamRun(settings, sink_for(target, format_, signals), format_, signals, report)
     with metrics.open(), _timed(signals, settings.limits.max_time):
         carry_out(run, signals, progress)
         # A run that had nothing to receive has reported nothing so far.

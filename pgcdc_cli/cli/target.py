@@ -280,7 +280,7 @@ def folder_of(target: StreamTarget) -> Path:
     return Path(str(target.file)).parent if beside else Path()
 
 
-def encoding_for(target: StreamTarget) -> "Format | RawFormat":
+def format_for(target: StreamTarget) -> "Format | RawFormat":
     """Make the format. Raises USAGE for options that exclude each other."""
     if target.connector is not None:
         return _debezium(target, target.connector)
@@ -316,7 +316,7 @@ def _debezium(target: StreamTarget, config: "ConnectorConfig") -> "Format":
 
 def sink_for(
     target: StreamTarget,
-    encoding: "Format | RawFormat",
+    format_: "Format | RawFormat",
     signals: "Signals",
     more: "Mapping[str, str] | None" = None,
 ) -> "Sink":
@@ -336,7 +336,7 @@ def sink_for(
         options |= {"two_phase_at": "prepare"}
     if target.selection is not None:
         options |= target.selection.options
-    if target.invalid_text not in {None, encoding.capabilities.invalid_text}:
+    if target.invalid_text not in {None, format_.capabilities.invalid_text}:
         options |= {"invalid_text": str(target.invalid_text)}
     if target.connector is not None:
         options |= {**target.connector.recorded, "record": str(target.values_only)}
@@ -356,10 +356,10 @@ def sink_for(
     )
     disk = Disk(target.file_mode)
     if target.directory is not None:
-        return directory_sink(str(target.directory), encoding, settings, disk)
+        return directory_sink(str(target.directory), format_, settings, disk)
     if target.stdout:
-        return UncheckpointedSink(sys.stdout.fileno(), encoding, settings, disk)
+        return UncheckpointedSink(sys.stdout.fileno(), format_, settings, disk)
     path = str(target.file)
     if not keeps_checkpoint(target):
-        return UncheckpointedSink(path, encoding, settings, disk)
-    return file_sink(path, encoding, settings, disk)
+        return UncheckpointedSink(path, format_, settings, disk)
+    return file_sink(path, format_, settings, disk)

@@ -373,12 +373,12 @@ class OpenFiles:
         return f"{self.root}/{path}" if path else self.root
 
     def stat(self, path: str) -> Stat | None:
-        self.settle()
+        self.wait_for_writes()
         return self.disk.stat(self.full(path))
 
     def read(self, path: str, offset: int = 0, size: int | None = None) -> bytes:
         """Read `size` bytes from `offset` on, or all of them; fewer where the file ends."""
-        self.settle()
+        self.wait_for_writes()
         return self.disk.read(self.full(path), offset, size)
 
     def create(self, path: str) -> None:
@@ -394,7 +394,7 @@ class OpenFiles:
         self.changed_folders.add(folder)
 
     def append(self, path: str, data: bytes | memoryview) -> None:
-        self.settle()
+        self.wait_for_writes()
         self.disk.write(self.descriptor(path), self.full(path), data)
 
     def append_behind(self, path: str, data: bytes | memoryview) -> None:
@@ -402,7 +402,7 @@ class OpenFiles:
         if len(data) < BEHIND:
             self.append(path, data)
             return
-        self.settle()
+        self.wait_for_writes()
         self._write = self._writer.submit(self.disk.write, self.descriptor(path), self.full(path), data)
 
     @property
@@ -410,7 +410,7 @@ class OpenFiles:
         """Whether a write isn't finished, or its error not raised yet."""
         return self._write is not None and not (self._write.done() and self._write.exception() is None)
 
-    def settle(self) -> None:
+    def wait_for_writes(self) -> None:
         """Wait for the write that is under way. Raises OUTPUT if it failed."""
         if self._write is not None:
             wait([self._write])
@@ -418,7 +418,7 @@ class OpenFiles:
             done.result()
 
     def write_back(self, path: str) -> None:
-        self.settle()
+        self.wait_for_writes()
         self.disk.write_back(self.descriptor(path))
 
     def fsync_all(self, sizes: Mapping[str, int]) -> None:
@@ -426,7 +426,7 @@ class OpenFiles:
 
         Raises OUTPUT if one has no name any more, or another size: others wrote to it, or cut it.
         """
-        self.settle()
+        self.wait_for_writes()
         files = list(sizes.items())
         for start in range(0, len(files), self._limit):
             some = files[start : start + self._limit]
@@ -443,12 +443,12 @@ class OpenFiles:
 
     def fsync_folders(self) -> None:
         """Fsync every folder with created or removed entries, and those that callers noted as changed."""
-        self.settle()
+        self.wait_for_writes()
         fsync_each(self.disk.fsync_folder, [self.full(folder) for folder in sorted(self.changed_folders)])
         self.changed_folders.clear()
 
     def truncate(self, path: str, size: int) -> None:
-        self.settle()
+        self.wait_for_writes()
         self.disk.truncate(self.descriptor(path), self.full(path), size)
 
     def remove(self, path: str) -> None:
@@ -462,7 +462,7 @@ class OpenFiles:
         self.disk.rename(self.full(path), self.full(new))
 
     def close(self, path: str) -> None:
-        self.settle()
+        self.wait_for_writes()
         fd = self._open.pop(path, None)
         if fd is not None:
             self.disk.close(fd, self.full(path))
@@ -470,7 +470,8 @@ class OpenFiles:
     def close_all(self) -> None:
         """Close every descriptor; the first error is raised after all are closed."""
         failed: PgcdcError | None = None
-        steps: list[Callable[[], None]] = [self.settle, *(partial(self.close, path) for path in self._open)]
+        steps: list[Callable[[], None]] = [self.wait_for_writes]
+        steps += [partial(self.close, path) for path in self._open]
         for step in steps:
             try:
                 step()
@@ -487,7 +488,7 @@ class OpenFiles:
         return self._open[path]
 
     def _keep(self, path: str, flags: int) -> int:
-        self.settle()
+        self.wait_for_writes()
         oldest = next((one for one in self._open if one != self.kept), None)
         if oldest is not None and len(self._open) >= self._limit:
             self.close(oldest)

@@ -26,26 +26,26 @@ _CHANGES = 1024
 """Changes that are converted to events at once."""
 
 
-def read_events(directory: Path, encoding: DebeziumFormat, *, partial: bool) -> Iterator[str]:
+def read_events(directory: Path, format_: DebeziumFormat, *, partial: bool) -> Iterator[str]:
     """Yield each event without its line feed; the format's layout must be "stream".
 
     Raises PgcdcError: USAGE if the directory doesn't hold enough, and what `read_directory` raises.
     """
-    config = encoding.config
+    config = format_.config
     if config.provide_transaction_metadata:
         raise _refused(
             "provide.transaction.metadata needs the position of each BEGIN, which files don't have",
             hint="leave the property out, or stream with --format debezium",
         )
     checkpoint = read_checkpoint(Disk(), str(directory / CHECKPOINT))
-    encoding.restart(_database(directory, checkpoint, config), None)
+    format_.restart(_database(directory, checkpoint, config), None)
     has_commits = checkpoint is not None and checkpoint.options.get("transactions") == "True"
     slices = _Slices(directory, config, has_commits=has_commits)
     changes = read_directory(directory, partial=partial)
     while some := list(islice(changes, _CHANGES)):
-        encoded = encoding.encode(slices.slice(some))
+        encoded = format_.encode(slices.slice(some))
         for piece in encoded.pieces:
-            yield from bytes(encoding.frame([piece.data])).decode().removesuffix("\n").split("\n")
+            yield from bytes(format_.frame([piece.data])).decode().removesuffix("\n").split("\n")
 
 
 def _database(directory: Path, checkpoint: Checkpoint | None, config: ConnectorConfig) -> str:

@@ -96,8 +96,8 @@ class CheckpointedSink:
         self._clock = clock or time.monotonic
         self._checkpoint_path = self._files.full(destination.control.checkpoint)
         self._spools = SpoolFolder(self._files, destination.control.spool, settings.spool_limit)
-        encoding = outputs.encoding
-        self._options = {"format": encoding.name, "suffix": encoding.suffix, **settings.options}
+        format_ = outputs.format
+        self._options = {"format": format_.name, "suffix": format_.suffix, **settings.options}
         self._checkpoint: Checkpoint | None = None
         self._edge = LastEdge()
         self._in_transaction = self._started = self._reopening = False
@@ -145,7 +145,7 @@ class CheckpointedSink:
         if checkpoint is None:
             self._destination.check_unwritten()
         else:
-            default = self.outputs.encoding.capabilities.invalid_text
+            default = self.outputs.format.capabilities.invalid_text
             checkpoint = allow_mending(checkpoint, self._options, default)
             if checkpoint.source.slot or not checkpoint.end_lsn:
                 # No options continue a finished snapshot: the run refuses it once it is open.
@@ -211,7 +211,7 @@ class CheckpointedSink:
                 self.outputs.write_all()
 
     def _settle(self, edge: Edge) -> None:
-        self.outputs.settle()
+        self.outputs.mark_edge()
         self._in_transaction = False
         before = self._edge.prepared
         self._edge.reach(edge)

@@ -36,14 +36,14 @@ from pgcdc_cli.sinks.sink import SinkSettings
 
 def directory_sink(
     path: str,
-    encoding: FileFormat,
+    format_: FileFormat,
     settings: SinkSettings,
     disk: Disk | None = None,
     clock: Callable[[], float] | None = None,
 ) -> CheckpointedSink:
     """Make the sink for a directory, which need not exist."""
     files = OpenFiles(disk or Disk(), str(PurePath(path)))
-    outputs = TableFiles(files, encoding, settings.rotate_size)
+    outputs = TableFiles(files, format_, settings.rotate_size)
     return CheckpointedSink(SegmentDirectory(outputs, settings), outputs, settings, clock)
 
 
@@ -116,7 +116,7 @@ class SegmentDirectory:
         for file in edge.files:
             # Those without new rows were not fsynced, nor looked at.
             self._files.check_size(file.path, file.state.size)
-        pending = _plan_rotation(edge, self._outputs.encoding.name, self._manifest_size)
+        pending = _plan_rotation(edge, self._outputs.format.name, self._manifest_size)
         begun = replace(edge, segment=edge.segment + 1, files=(), pending=pending)
         save(begun)
         self._manifest_size = _finish_segment(self._files, pending)

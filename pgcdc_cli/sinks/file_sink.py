@@ -34,17 +34,17 @@ def takes_checkpoint(path: str) -> bool:
 
 def file_sink(
     path: str,
-    encoding: FileFormat,
+    format_: FileFormat,
     settings: SinkSettings,
     disk: Disk | None = None,
     clock: Callable[[], float] | None = None,
 ) -> CheckpointedSink:
     """Make the sink for a file that takes a checkpoint. Raises USAGE for a format with one table per file."""
-    if "stream" not in encoding.capabilities.layouts:
-        message = f'could not write "{path}": format {encoding.name} writes one table per file'
+    if "stream" not in format_.capabilities.layouts:
+        message = f'could not write "{path}": format {format_.name} writes one table per file'
         raise PgcdcError(ErrorKind.USAGE, message, hint="write it into a directory: -D DIR")
     folder, name = PurePath(path).parent, PurePath(path).name
-    outputs = OutputFiles(OpenFiles(disk or Disk(), str(folder)), encoding)
+    outputs = OutputFiles(OpenFiles(disk or Disk(), str(folder)), format_)
     return CheckpointedSink(SingleFile(outputs, name), outputs, settings, clock)
 
 

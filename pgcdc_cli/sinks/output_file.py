@@ -34,9 +34,9 @@ class OutputFiles:
     `held` counts bytes in memory, `size` bytes in the files.
     """
 
-    def __init__(self, files: OpenFiles, encoding: FileFormat) -> None:
+    def __init__(self, files: OpenFiles, format_: FileFormat) -> None:
         self.files = files
-        self.encoding = encoding
+        self.format = format_
         self.held = self.size = 0
         self._outputs: list[OutputFile] = []
         self._newest: dict[str, OutputFile] = {}
@@ -50,7 +50,7 @@ class OutputFiles:
 
     def open(self, entry: PartialFile, head: bytes, *, exists: bool) -> "OutputFile":
         """Continue an existing file, or begin one, which is created on the first write."""
-        output = OutputFile(self.files, self.encoding, entry, head, exists=exists)
+        output = OutputFile(self.files, self.format, entry, head, exists=exists)
         self.size += output.now.size
         self._outputs.append(output)
         # Parts are opened in order.
@@ -77,11 +77,11 @@ class OutputFiles:
         """Whether rows of whole transactions are not durable yet."""
         return any(output.unsynced for output in self._unsaved)
 
-    def settle(self) -> None:
+    def mark_edge(self) -> None:
         """Mark a transaction edge: all rows taken so far are of whole transactions."""
         for output in self._unsaved:
             if output.begun:
-                output.settle()
+                output.mark_edge()
 
     def write_all(self) -> None:
         """Write all rows held in memory."""
@@ -144,8 +144,8 @@ class TableFiles(OutputFiles):
     A file that is full, at `full_size` bytes, or whose table has changed goes on in another part.
     """
 
-    def __init__(self, files: OpenFiles, encoding: FileFormat, full_size: int | None) -> None:
-        super().__init__(files, encoding)
+    def __init__(self, files: OpenFiles, format_: FileFormat, full_size: int | None) -> None:
+        super().__init__(files, format_)
         self._schemas = SchemaFiles(files)
         self.segment = 1
         self._full_size = full_size
@@ -188,7 +188,7 @@ class TableFiles(OutputFiles):
         return self._folders[name]
 
     def _create(self, folder: str, piece: Piece, schema: str | None, part: int) -> "OutputFile":
-        suffix = self.encoding.suffix + PARTIAL
+        suffix = self.format.suffix + PARTIAL
         name = file_name(self.segment, piece.first_commit_lsn, part, suffix)
         entry = PartialFile(
             path=f"{folder}/{name}" if folder else name,
@@ -204,12 +204,14 @@ class TableFiles(OutputFiles):
 class OutputFile:
     """A file that is being written.
 
-    `now` is the state of the file as written, `edge` its state at the last edge once `write_whole` was
-    called, `durable` the state that is fsynced and in the checkpoint.
+    Its rows, in the stream's order, are durable up to `durable` (fsynced and in the checkpoint), written up
+    to `now`, and the rest is in memory: first `_whole`, of whole transactions, then `_begun`, of the open
+    one. Once rows of the open transaction had to be written (`_spilled`), `edge` is where they begin in the
+    file. Before that, all that is written is of whole transactions, and `edge` follows with `write_whole`.
     """
 
     def __init__(
-        self, files: OpenFiles, encoding: FileFormat, entry: PartialFile, head: bytes, *, exists: bool
+        self, files: OpenFiles, format_: FileFormat, entry: PartialFile, head: bytes, *, exists: bool
     ) -> None:
         self.head = head
         self.path = entry.path
@@ -219,7 +221,7 @@ class OutputFile:
         self.now = self.edge = self.durable = entry.state
         self._entry = entry
         self._files = files
-        self._encoding = encoding
+        self._format = format_
         self._found = self._exists = exists
         self._whole = _HeldRows()
         self._begun = _HeldRows()
@@ -273,7 +275,7 @@ class OutputFile:
         self._whole.add(self._begun.data, self._begun.state)
         self._begun.clear()
 
-    def settle(self) -> None:
+    def mark_edge(self) -> None:
         """Mark a transaction edge: all rows taken so far are of whole transactions."""
         self._complete()
         self._spilled = False
@@ -295,8 +297,8 @@ class OutputFile:
     def finish(self) -> None:
         """Write all rows held in memory, and the file's tail."""
         self.write_all()
-        if self._encoding.tail is not None and self._exists:
-            self._append(self._encoding.tail(partial(self._files.read, self.path)), FileState())
+        if self._format.tail is not None and self._exists:
+            self._append(self._format.tail(partial(self._files.read, self.path)), FileState())
         self.edge = self.now
 
     def rollback(self) -> None:
@@ -314,7 +316,7 @@ class OutputFile:
     def _write(self, held: "_HeldRows") -> None:
         if not held.data:
             return
-        frame = self._encoding.frame(held.data)
+        frame = self._format.frame(held.data)
         rows = held.state
         held.clear()
         if not self._exists:

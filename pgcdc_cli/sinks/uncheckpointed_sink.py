@@ -34,7 +34,7 @@ class UncheckpointedSink:
     def __init__(
         self,
         target: str | int,
-        encoding: FileFormat,
+        format_: FileFormat,
         settings: SinkSettings,
         disk: Disk | None = None,
         clock: Callable[[], float] | None = None,
@@ -46,7 +46,7 @@ class UncheckpointedSink:
         self._name = (
             target if isinstance(target, str) else "standard output" if target == STDOUT else str(target)
         )
-        self._encoding = encoding
+        self._format = format_
         self._settings = settings
         self._disk = disk or Disk()
         self._clock = clock or time.monotonic
@@ -108,7 +108,7 @@ class UncheckpointedSink:
         self._in_transaction = encoded.edge is None
         data = [piece.data for piece in encoded.pieces]
         if data:
-            self._write(memoryview(self._encoding.frame(data)).cast("B"))
+            self._write(memoryview(self._format.frame(data)).cast("B"))
         if encoded.edge is not None:
             self._edge.reach(encoded.edge)
             self._do_what_is_due()

@@ -122,12 +122,12 @@ class ChangeEncoder:
     def __init__(
         self,
         decoder: PgoutputDecoder,
-        encoding: Format,
+        format_: Format,
         mender: TextMender,
         look_at: Callable[[Slice], Slice],
     ) -> None:
         self._decoder = decoder
-        self._encoding = encoding
+        self._format = format_
         self._mender = mender
         self._look_at = look_at
 
@@ -170,7 +170,7 @@ class ChangeEncoder:
 
     def _encode(self, decoded: Slice, frames: Frames) -> EncodedSlice:
         try:
-            return self._mender.encode(self._encoding, decoded)
+            return self._mender.encode(self._format, decoded)
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:
@@ -193,7 +193,7 @@ class ChangeEncoder:
         """Name the table whose changes can't be encoded, by encoding each alone."""
         for batch in decoded.changes:
             try:
-                self._encoding.encode(Slice(None, (batch,)))
+                self._format.encode(Slice(None, (batch,)))
             except Exception:  # noqa: BLE001 - whatever it is, it is this table's
                 return f'changes of table "{batch.table.display}"'
         return "a transaction"
@@ -209,8 +209,8 @@ class RawEncoder:
     batch = SMALLEST_BATCH
     in_transaction = False
 
-    def __init__(self, encoding: RawFormat, until: Lsn | None) -> None:
-        self._encoding = encoding
+    def __init__(self, format_: RawFormat, until: Lsn | None) -> None:
+        self._format = format_
         self._until = until
         self.ended = False
 
@@ -221,7 +221,7 @@ class RawEncoder:
     def encode(self, frames: Frames) -> Iterator[EncodedSlice]:
         wanted = frames if self._until is None else self._up_to(frames, self._until)
         if wanted:
-            yield self._encoding.encode_frames(wanted)
+            yield self._format.encode_frames(wanted)
 
     def _up_to(self, frames: Frames, until: Lsn) -> Frames:
         if frames.largest_start < until:

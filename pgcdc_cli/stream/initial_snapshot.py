@@ -55,13 +55,13 @@ class InitialSnapshot:
         with self._signals.interruptible():
             return SlotSnapshot(conninfo, self._to_lock)
 
-    def write(self, exported: SlotSnapshot, describe: Describe, encoding: Format, mender: TextMender) -> None:
+    def write(self, exported: SlotSnapshot, describe: Describe, format_: Format, mender: TextMender) -> None:
         """Write the rows; they are durable on return. Raises TIMEOUT if time is up before."""
         if self._start.slot_to_come:
             exported.check_free_slot(self._settings.slot)
         try:
             tables = self._find_tables(exported, describe)
-            self._write(tables, exported, encoding, mender)
+            self._write(tables, exported, format_, mender)
         except KeyboardInterrupt:
             if self._signals.stop:
                 raise
@@ -91,7 +91,7 @@ class InitialSnapshot:
         self,
         tables: Sequence[SnapshotTable],
         exported: SlotSnapshot,
-        encoding: Format,
+        format_: Format,
         mender: TextMender,
     ) -> None:
         """Write the rows, and create the slot when the first table is complete.
@@ -104,7 +104,7 @@ class InitialSnapshot:
             mender.text,
             lambda: self._signals.ends,
             self._plan.workers,
-            typed=encoding.capabilities.typed,
+            typed=format_.capabilities.typed,
         )
         totals, begun = self._writer.totals, self._begun()
         totals.snapshot_rows = rows_to_come(tables if begun is None else begun.left(tables))
@@ -120,7 +120,7 @@ class InitialSnapshot:
                     self._start.slot_to_come = False
                 exported.use_slots(self._settings.slot)
                 totals.snapshot_bytes = snapshot.bytes
-                self._writer.write([mender.encode(encoding, rows)])
+                self._writer.write([mender.encode(format_, rows)])
 
     def _begun(self) -> Begun | None:
         """Return what earlier runs read of the snapshot; None if a later run can't go on with this one."""

@@ -34,11 +34,11 @@ class TextMender:
         self._warned = warned
         self._counts: Counter[TableSchema] = Counter()
 
-    def encode(self, encoding: Format, slice_: Slice) -> EncodedSlice:
+    def encode(self, format_: Format, slice_: Slice) -> EncodedSlice:
         """Convert and encode a slice. Raises PROTOCOL, naming the first value that isn't valid UTF-8."""
         mended = self._mend(slice_)
         try:
-            return self._counted(encoding.encode(mended))
+            return self._counted(format_.encode(mended))
         except MemoryError:
             raise
         except Exception as error:

@@ -29,8 +29,8 @@ from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals
 class Heartbeats:
     """The heartbeats of one run, if the format has any; `interval` is in seconds, 0 for none."""
 
-    def __init__(self, encoding: Restartable | None, interval: float) -> None:
-        self._encoding = encoding
+    def __init__(self, format_: Restartable | None, interval: float) -> None:
+        self._format = format_
         self._interval = interval
         self._beaten = time.monotonic()
 
@@ -38,10 +38,10 @@ class Heartbeats:
         """Return a heartbeat to write at this edge, if one is due."""
         now = time.monotonic()
         due = self._interval > 0 and now - self._beaten >= self._interval
-        if not due or self._encoding is None:
+        if not due or self._format is None:
             return None
         self._beaten = now
-        return replace(self._encoding.heartbeat(edge_lsn), edge=Edge(Lsn(0), edge_lsn, 0))
+        return replace(self._format.heartbeat(edge_lsn), edge=Edge(Lsn(0), edge_lsn, 0))
 
 
 class SliceWriter:

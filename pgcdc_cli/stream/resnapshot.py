@@ -82,13 +82,13 @@ _NULL_KEY = "validate it first: ALTER TABLE ... VALIDATE CONSTRAINT ..."
 class ResnapshotOutput(NamedTuple):
     """Where the rows go.
 
-    `settle` makes everything written durable and confirms it to the server; `abandon` takes back what was
+    `confirm` makes everything written durable and confirms it to the server; `abandon` takes back what was
     written after the last edge.
     """
 
     sink: Sink
     write: Callable[[Slice], None]
-    settle: Callable[[], None]
+    confirm: Callable[[], None]
     abandon: Callable[[], None]
 
 
@@ -298,7 +298,7 @@ class Resnapshot:
             self._session.end()
             if attempt == 0:
                 # Their commits may wait for our confirmation, if the slot's reader is a synchronous standby.
-                self._output.settle()
+                self._output.confirm()
             time.sleep(PAUSE)
         return None
 

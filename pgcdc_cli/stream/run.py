@@ -67,21 +67,21 @@ class StreamRun:
         self,
         settings: StreamSettings,
         sink: Sink,
-        encoding: Format | RawFormat,
+        format_: Format | RawFormat,
         signals: Signals,
         report: Callable[[RunTotals], None],
     ) -> None:
         self._settings = settings
         self._sink = sink
-        self._encoding = encoding
+        self._format = format_
         self._signals = signals
         self._report = report
         self._catalog = Catalog(settings.conninfo, signals.interruptible)
         self._end = RunEnd(settings.limits)
         self._writer = SliceWriter(sink, signals, report)
-        self._start = RunStart(settings, sink, self._catalog, signals, encoding)
+        self._start = RunStart(settings, sink, self._catalog, signals, format_)
         self._timeline = TimelineWatch(self._start, sink, signals)
-        heartbeats = Heartbeats(encoding.restartable, settings.heartbeat_interval)
+        heartbeats = Heartbeats(format_.restartable, settings.heartbeat_interval)
         self._loop = StreamLoop(sink, self._writer, self._end, heartbeats, signals, report)
         self._snapshot = None
         if settings.snapshot is not None:
@@ -321,20 +321,20 @@ class StreamRun:
         if snapshot.is_due:
             self._restart_format(connected.identity.database)
             exported = snapshot.export(connected.connection.here)
-            assert self._encoding.decodes, "what isn't decoded has no rows"
+            assert self._format.decodes, "what isn't decoded has no rows"
             with closing(exported):
-                snapshot.write(exported, connected.describe, self._encoding, connected.mender)
+                snapshot.write(exported, connected.describe, self._format, connected.mender)
         return snapshot.goes_on(self._end)
 
     def _begin_resnapshot(self, connected: _Connected) -> Resnapshot:
         """Find the tables to read again while they are streamed, before the stream begins."""
-        settings, encoding = self._settings, self._encoding
+        settings, format_ = self._settings, self._format
 
         def write(slice_: Slice) -> None:
-            assert encoding.decodes, "what isn't decoded has no rows"
-            self._writer.write([connected.mender.encode(encoding, slice_)])
+            assert format_.decodes, "what isn't decoded has no rows"
+            self._writer.write([connected.mender.encode(format_, slice_)])
 
-        def settle() -> None:
+        def confirm() -> None:
             self._sink.flush()
             self._loop.acknowledge()
 
@@ -342,7 +342,7 @@ class StreamRun:
         source = ResnapshotSource(
             wanted, settings.resnapshot, connected.describe, connected.text, lambda: self._signals.ends
         )
-        again = Resnapshot(source, ResnapshotOutput(self._sink, write, settle, self._writer.back_to_edge))
+        again = Resnapshot(source, ResnapshotOutput(self._sink, write, confirm, self._writer.back_to_edge))
         self._restart_format(connected.identity.database)
         try:
             with self._signals.interruptible():
@@ -369,21 +369,21 @@ class StreamRun:
                 again.close()
 
     def _restart_format(self, database: str) -> None:
-        if self._encoding.restartable is not None:
-            self._encoding.restartable.restart(database, self._sink.edge.last_commit)
+        if self._format.restartable is not None:
+            self._format.restartable.restart(database, self._sink.edge.last_commit)
 
     def _text_of(self, encoding: str) -> DatabaseText:
         """Return how text is received; for raw output in the database's encoding."""
-        if not self._encoding.decodes:
+        if not self._format.decodes:
             return DatabaseText(encoding)
-        default = self._encoding.capabilities.invalid_text
+        default = self._format.capabilities.invalid_text
         return DatabaseText.of(encoding, self._settings.invalid_text, default)
 
     def _encoder(self, connected: _Connected, watch: ResnapshotWatch) -> FrameEncoder:
         """Make the encoder for a new connection, on which the stream restarts at the last edge."""
-        encoding = self._encoding
-        if not encoding.decodes:
-            return RawEncoder(encoding, self._end.lsn)
+        format_ = self._format
+        if not format_.decodes:
+            return RawEncoder(format_, self._end.lsn)
         self._restart_format(connected.identity.database)
         tables = Tables(
             connected.describe,
@@ -393,7 +393,7 @@ class StreamRun:
         )
         transactions = self._end.transactions_left(self.totals.transactions)
         limits = DecodeLimits(self._sink.edge.lsn, self._end.lsn, transactions)
-        assembler = Assembler(tables, limits, boundaries=encoding.wants_boundaries)
+        assembler = Assembler(tables, limits, boundaries=format_.wants_boundaries)
         policy = PreparedPolicy(
             known=self._sink.edge.prepared,
             at_prepare=self._settings.at_prepare,
@@ -404,7 +404,7 @@ class StreamRun:
         starts = TableStarts(dict(self._sink.edge.read))
         return ChangeEncoder(
             decoder,
-            encoding,
+            format_,
             connected.mender,
             lambda slice_: watch.follow(starts.without_read(slice_)),
         )

@@ -69,13 +69,13 @@ class SnapshotRun:
         self,
         settings: SnapshotSettings,
         sink: Sink,
-        encoding: Format,
+        format_: Format,
         signals: Signals,
         report: Callable[[RunTotals], None],
     ) -> None:
         self._settings = settings
         self._sink = sink
-        self._encoding = encoding
+        self._format = format_
         self._signals = signals
         self._report = report
         self._writer = SliceWriter(sink, signals, report)
@@ -129,9 +129,9 @@ class SnapshotRun:
         self._check_any(tables)
         begun = self._sink.checkpoint
         self._sink.start(source, Lsn(0), None if begun is None else replace(begun, source=source))
-        if self._encoding.restartable is not None:
-            self._encoding.restartable.restart(source.database, None)
-        typed = self._encoding.capabilities.typed
+        if self._format.restartable is not None:
+            self._format.restartable.restart(source.database, None)
+        typed = self._format.capabilities.typed
         snapshot = Snapshot(
             session, position, text, lambda: self._signals.stop, settings.workers, typed=typed
         )
@@ -182,7 +182,7 @@ class SnapshotRun:
             for rows in slices:
                 if self._signals.stop:
                     raise KeyboardInterrupt
-                self._writer.write([mender.encode(self._encoding, rows)])
+                self._writer.write([mender.encode(self._format, rows)])
                 for batch in rows.changes:
                     self.rows[batch.table.display] += len(batch)
                 self.totals.snapshot_bytes = snapshot.bytes

@@ -72,13 +72,13 @@ class RunStart:
         sink: Sink,
         catalog: Catalog,
         signals: Signals,
-        encoding: Format | RawFormat,
+        format_: Format | RawFormat,
     ) -> None:
         self._settings = settings
         self._sink = sink
         self._catalog = catalog
         self._signals = signals
-        self._encoding = encoding
+        self._format = format_
         self._created = self._warned = self._warned_of_two_phase = False
         self.slot_to_come = self.snapshot_taken = self.begun = False
         self.two_phase = settings.protocol.two_phase
@@ -151,7 +151,7 @@ class RunStart:
                 self._catalog,
                 settings.slot,
                 source.database,
-                decodes=self._encoding.decodes,
+                decodes=self._format.decodes,
                 keeps_prepared=settings.keeps_prepared,
             )
         except PgcdcError as error:
@@ -221,10 +221,10 @@ class RunStart:
         self._created = True
 
     def _check_publications(self, *, for_slot: bool) -> None:
-        if not self._encoding.decodes:
+        if not self._format.decodes:
             return
         self._catalog.check_publications(self._settings.publications, for_slot=for_slot)
-        selection, lists = self._settings.selection, self._encoding.table_lists
+        selection, lists = self._settings.selection, self._format.table_lists
         if (selection.options or lists) and not self._warned:
             self._warned = True
             self._check_selection(selection, lists)

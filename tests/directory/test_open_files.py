@@ -42,7 +42,7 @@ def test_much_is_written_meanwhile(slow):
     slow.append_behind("a", MUCH)
     assert slow.writing
     slow.disk.allowed.set()
-    slow.settle()
+    slow.wait_for_writes()
     assert not slow.writing
 
 
@@ -76,7 +76,7 @@ def test_every_other_step_comes_after_it(slow, step):
     before = len(slow.disk.calls)
     threading.Timer(0.05, slow.disk.allowed.set).start()
     step(slow)
-    slow.settle()
+    slow.wait_for_writes()
     assert slow.disk.calls[before] == "write"
 
 
@@ -99,4 +99,4 @@ def test_a_failed_write_is_never_taken_for_a_finished_one(slow):
         assert slow.writing
         time.sleep(0.001)
     with pytest.raises(PgcdcError):
-        slow.settle()
+        slow.wait_for_writes()
