@@ -101,10 +101,12 @@ class StreamSettings:
 
 @dataclass(slots=True)
 class Signals:
-    """What signals ask for; set by a handler, checked between batches.
+    """What signals ask for: `stop` is an INT or TERM, `hangup` a HUP, and with `time_up` no time is left.
 
-    `time_up`: the run has no time left. While `waiting`, nothing is left unfinished by an interrupt, so a
-    handler that sets `stop` or `time_up` may raise KeyboardInterrupt.
+    A handler only sets them, and what is being written is completed. A stop is seen between batches
+    (`StreamLoop`), and before the next slice of an open transaction, which the server sends again
+    (`SliceWriter`). While `waiting`, an interrupt leaves nothing unfinished, so then the handler also raises
+    KeyboardInterrupt. Whoever catches it looks at these for the reason.
     """
 
     stop: bool = False
