@@ -187,7 +187,10 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a small file atomically."""
+        """Write a small file: readers find the old content or the new one.
+
+        Hadoop's rename replaces no file, so elsewhere than on the local disk they may find none for a moment.
+        """
         local = _local(path)
         if local is not None:
             local.with_name(f"{local.name}.tmp").write_bytes(data)
