@@ -225,6 +225,8 @@ class StreamRun:
                     )
                 log.info("streaming initiated")
                 self._start.begun = True
+                # Until the server says more, or if it has nothing to send, its WAL ends here.
+                self.totals.wal_end = max(self.totals.wal_end, identity.wal_position)
                 away = retries.connected()
                 if away is not None:
                     log.log(level, "connected again after %.1f s", away)
@@ -240,8 +242,6 @@ class StreamRun:
             self._writer.back_to_edge()
             self._forget_missed(ended, identity.wal_position)
             self._loop.acknowledge()
-            # If there was nothing to receive, no keepalive said where the server's WAL ends.
-            self.totals.wal_end = max(self.totals.wal_end, identity.wal_position)
             self._finish(stream, hurry=self._signals.stop or undecided is not None)
             if undecided is not None:
                 raise undecided

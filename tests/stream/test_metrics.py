@@ -5,19 +5,29 @@ import re
 import socket
 import stat
 import subprocess
+import sys
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import psycopg
 import pytest
-from processes import stream_command, wait_until
+from processes import PGCDC, stream_command, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from stream_runs import NOW, end_of_log, insert, make_slot, stream
 
 from pgcdc_cli.cli import metrics
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.stream.settings import RunTotals
 
 DOCUMENT = "docs/metrics.md"
+EACH_REPORT = """
+import sys
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.cli.stream import ProgressLine
+
+ProgressLine.__call__ = lambda self, totals: print(totals.wal_end, file=sys.stderr)
+sys.exit(main())
+"""
 
 
 def values(text):
@@ -112,6 +122,21 @@ def test_a_run_that_receives_nothing_has_positions_all_the_same(source, tmp_path
         assert 0 < found["pgcdc_durable_lsn"] == found["pgcdc_written_lsn"]
         assert found["pgcdc_server_lsn"] > 0
         assert found["pgcdc_lag_bytes"] == 0
+
+
+def test_a_run_that_is_behind_knows_from_its_first_report_where_the_servers_wal_ends(source, tmp_path):
+    """A server that has to decode much before its first change to send says nothing meanwhile."""
+    slot = source.create_slot()
+    insert(source, 1, 1)
+    source.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 20000000))")
+    insert(source, 2, 2)
+    before = Lsn.parse(source.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()[0])
+    line = stream_command(source.uri, slot, "-D", str(tmp_path / "d"), *NOW)
+    run = subprocess.run(
+        [sys.executable, "-c", EACH_REPORT, *line[len(PGCDC) :]], check=False, capture_output=True, text=True
+    )
+    assert run.returncode == 0
+    assert min(map(Lsn.parse, run.stderr.split())) >= before
 
 
 def test_the_guide_lists_every_metric(source, tmp_path, pytestconfig):
