@@ -3,7 +3,7 @@
 import json as json_text
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -265,8 +265,11 @@ def _lines(found: _Status, lately: Sequence[tuple[str, str]] = ()) -> Iterator[s
         yield from table(headings, rows, headings[1:])
     if merged is not None and merged.tables:
         yield ""
-        headings = ["MERGED", "SEGMENT", "LSN", "VERSION", "PROBLEM"]
-        yield from table(headings, map(_merged_cells, merged.tables), headings[1:4])
+        headings = ["MERGED", "SEGMENT", "LSN", "VERSION"]
+        yield from table(headings, map(_merged_cells, merged.tables), headings[1:])
+        # Sentences, which would make the table wider than any terminal.
+        if problems := list(_merge_problems(merged.tables)):
+            yield from ("", *facts(problems))
 
 
 def _checkpoint_facts(checkpoint: "Checkpoint | None", *, alone: bool) -> Iterator[tuple[str, str]]:
@@ -338,6 +341,16 @@ def _verified_facts(verified: "Verified | None", segments: int) -> Iterator[tupl
 
 
 def _merged_cells(one: "MergedTable") -> list[str]:
-    name = one.table if one.mode == "merge" else f"{one.table} (changelog)"
     version = "-" if one.version is None else str(one.version)
-    return [name, str(one.segment), str(one.lsn), version, one.problem or one.warning or ""]
+    return [_merged_name(one), str(one.segment), str(one.lsn), version]
+
+
+def _merged_name(one: "MergedTable") -> str:
+    return one.table if one.mode == "merge" else f"{one.table} (changelog)"
+
+
+def _merge_problems(tables: "Iterable[MergedTable]") -> Iterator[tuple[str, str]]:
+    for one in tables:
+        for what, text in (("problem", one.problem), ("warning", one.warning)):
+            if text:
+                yield what, f"{_merged_name(one)}: {text}"
