@@ -232,7 +232,8 @@ def _option_hint(option: str | None, where: str, error: typer.TyperException) ->
         return f"-h is the server's host; help is at: {where} -? or {where} --help"
     if option in _OF_RECVLOGICAL and where in {"pgcdc", "pgcdc stream"}:
         vars(error).update(possibilities=None)
-        return f"pgcdc recvlogical takes pg_recvlogical's options; for those of {where}, {see}"
+        meant = "a publication is given by --publication; " if option == "-P" else ""
+        return f"{meant}pgcdc recvlogical takes pg_recvlogical's options; for those of {where}, {see}"
     if option in _OF_COMMANDS and where == "pgcdc":
         vars(error).update(possibilities=None)
         return f"it goes after the command's name: pgcdc COMMAND {option}; {see}"

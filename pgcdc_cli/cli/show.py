@@ -49,7 +49,8 @@ def operation(text: str) -> str:
     """Parse a letter of `op`, or its word."""
     letter = _OPERATIONS.get(text.lower(), text.upper())
     if letter not in _OPERATIONS.values():
-        raise usage_error(f'"{text}" is not one of {", ".join(_OPERATIONS.values())}')
+        each = ": give each its own --op" if "," in text else ""
+        raise usage_error(f'"{text}" is not one of {", ".join(_OPERATIONS.values())}{each}')
     return letter
 
 

@@ -290,9 +290,12 @@ class _Merges:
 
 
 def _pattern(text: str) -> str:
-    if "." not in text:
+    """As in pgcdc stream, a table's name alone is in the schema `public`."""
+    if "." in text:
+        return text
+    if set(text) & set("*?["):
         raise usage_error(f'--table: "{text}" is not like schema.table')
-    return text
+    return f"public.{text}"
 
 
 def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:

@@ -393,7 +393,9 @@ def _patterns(option: str, given: list[str] | None, parts: int) -> "tuple[NamePa
     try:
         return tuple(NamePattern(text, parts) for text in given or ())
     except ValueError as error:
-        raise usage_error(f"{option}: {error}") from error
+        # As one would give several to other programs.
+        each = f": give each its own {option}" if any("," in text for text in given or ()) else ""
+        raise usage_error(f"{option}: {error}{each}") from error
 
 
 def check_two_phase(

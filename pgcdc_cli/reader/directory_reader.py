@@ -162,11 +162,11 @@ def read_directory(
 def _state(directory: Path) -> tuple[Checkpoint | None, list[manifest.Segment]]:
     disk = Disk()
     if all(disk.stat(str(directory / name)) is None for name in (MANIFEST, CHECKPOINT)):
-        raise PgcdcError(
-            ErrorKind.USAGE,
-            f'could not read "{directory}": it has neither {MANIFEST} nor {CHECKPOINT}',
-            hint="give the directory that pgcdc stream -D wrote, or single files",
-        )
+        hint = "give the directory that pgcdc stream -D wrote, or single files"
+        if any(disk.stat(str(directory / ".." / name)) is not None for name in (MANIFEST, CHECKPOINT)):
+            hint = "give the directory above it; --table shows one table's changes"
+        reason = f"it has neither {MANIFEST} nor {CHECKPOINT}"
+        raise PgcdcError(ErrorKind.USAGE, f'could not read "{directory}": {reason}', hint=hint)
     return manifest.read_state(str(directory), disk)
 
 

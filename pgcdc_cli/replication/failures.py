@@ -102,6 +102,7 @@ _HINTS = {
 }
 _CHECK_SETTINGS = "check the connection string, the service file and the PG* variables, such as PGOPTIONS"
 _ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
+_OLD_STANDBY = "connect to the primary: a standby can decode WAL since PostgreSQL 16"
 _CHECK_KEY = "check sslkey, a file that only its owner may read (chmod 600), and sslpassword"
 _CHECK_METHOD = "check require_auth and channel_binding, which needs SSL (sslmode), and pg_hba.conf"
 _POOLER = "this is a connection pooler: connect to the server itself (PgBouncer 1.23 and later may stay)"
@@ -333,6 +334,8 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
     hint = _HINTS.get(error.sqlstate or "")
     if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
         kind, hint = ErrorKind.USAGE, "set wal_level = logical in postgresql.conf and restart the server"
+    if error.sqlstate == FEATURE_NOT_SUPPORTED and "in recovery" in str(error):
+        hint = _OLD_STANDBY
     if error.sqlstate == LIMIT_EXCEEDED and "temp_file_limit" in str(error):
         hint = "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '64MB'"
     if "output_plugin_libraries" in (error.diag.message_hint or ""):

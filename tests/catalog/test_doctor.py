@@ -425,6 +425,11 @@ def test_slots_of_another_kind_or_database(database):
     try:
         [finding] = [one for one in findings(other, slot=database.create_slot()) if one.check == "slot-kind"]
         assert (finding.level, finding.advice) == ("error", f"connect to that database: -d {database.name}")
+        # Nobody should create a publication here because of that.
+        found = findings(other, "p", slot=finding.subject)
+        [missing] = [one for one in found if one.check == "publication-missing"]
+        there = f"the slot is of another database, and its publications are there: -d {database.name}"
+        assert (missing.statements, missing.advice) == ((), there)
         database.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
         assert ("slot-kind", "error", name) in problems(database, slot=name)
     finally:

@@ -251,13 +251,16 @@ def test_a_commands_options_go_after_its_name(refused):
     )
 
 
-@pytest.mark.parametrize("option", ["--start", "--drop-slot", "-P"])
-def test_options_of_pg_recvlogical_lead_to_the_command_that_takes_them(refused, option):
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("--start", ""), ("--drop-slot", ""), ("-P", "a publication is given by --publication; ")],
+)
+def test_options_of_pg_recvlogical_lead_to_the_command_that_takes_them(refused, option, meant):
     refused(
         *("stream", "-S", "s", option),
         status=2,
         error=f"could not read the command line: no such option: {option}",
-        hint="pgcdc recvlogical takes pg_recvlogical's options; for those of pgcdc stream,"
+        hint=f"{meant}pgcdc recvlogical takes pg_recvlogical's options; for those of pgcdc stream,"
         " see pgcdc stream --help",
     )
 

@@ -134,6 +134,7 @@ def test_a_table_of_which_a_snapshot_had_no_rows_is_there(pgcdc, database18):
     ("arguments", "reason"),
     [
         (["--op", "X"], '--op: "X" is not one of I, U, D, T, M, R'),
+        (["--op", "I,D"], '--op: "I,D" is not one of I, U, D, T, M, R: give each its own --op'),
         (
             ["--since", "noon"],
             (

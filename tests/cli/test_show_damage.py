@@ -366,6 +366,17 @@ def test_no_such_file(refused):
     refused("show", "nope", status=2, error='could not open "nope": no such file', hint=hint)
 
 
+def test_the_folder_of_one_table_leads_to_the_directory_above(refused, tmp_path):
+    (tmp_path / "d" / "public.t").mkdir(parents=True)
+    (tmp_path / "d" / "manifest.jsonl").touch()
+    refused(
+        *("show", "d/public.t"),
+        status=2,
+        error='could not read "d/public.t": it has neither manifest.jsonl nor checkpoint.json',
+        hint="give the directory above it; --table shows one table's changes",
+    )
+
+
 def test_a_directory_that_isnt_pgcdcs(refused):
     refused(
         "show",

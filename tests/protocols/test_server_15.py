@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import pytest
 from debian_server import DebianServer
 from logs import PROTOCOL_1, Log, Running, log_of
+from processes import PGCDC
 from segments import contents
+from warm_process import run_warm
 from workloads import PLAYS, ROW_COUNT, TABLES, Stage, rows
 
 PUBLICATIONS = ("pub", "special")
@@ -97,4 +99,24 @@ def test_what_it_does_not_know(server15, option):
     assert run.stderr.decode() == (
         f"pgcdc: error: could not use {what}: the server is PostgreSQL 15, and only 16 or newer has it\n"
         "hint: leave it out: the default is the best that the server supports\n"
+    )
+
+
+def test_a_standby_says_which_one_could_create_a_slot():
+    if reason := DebianServer.missing():
+        pytest.skip(reason)
+    server = DebianServer()
+    try:
+        server.pg_ctl("stop", "-m", "fast")
+        (server.data / "standby.signal").touch()
+        server.pg_ctl("start")
+        ran = run_warm([*PGCDC, "slot", "create", "s", "-d", server.uri()])
+    finally:
+        server.stop()
+    assert (ran.returncode, ran.stderr.splitlines()) == (
+        2,
+        [
+            'pgcdc: error: could not create slot "s": logical decoding cannot be used while in recovery',
+            "hint: connect to the primary: a standby can decode WAL since PostgreSQL 16",
+        ],
     )

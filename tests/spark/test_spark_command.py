@@ -220,11 +220,18 @@ def test_the_jobs_own_word_of_another_merge_has_that_status_too(spark_home: Path
     assert run(spark_home) == (11, "", "pgcdc: error: could not merge: another\nhint: wait\n")
 
 
+def test_a_name_alone_is_in_the_schema_public_as_in_a_stream(spark_home: Path) -> None:
+    spark = spark_home / "bin" / "spark-submit"
+    executable(spark, f'echo "$@" > {spark_home.parent}/given; cat {spark_home.parent}/summary')
+    assert run(spark_home, "--table", "one")[0] == 0
+    assert "--table=public.one" in (spark_home.parent / "given").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["--until", "12"], 'read the command line: --until: "12" is not an LSN, such as 0/1A2B3C8'),
-        (["--table", "orders"], 'read the command line: --table: "orders" is not like schema.table'),
+        (["--table", "o*"], 'read the command line: --table: "o*" is not like schema.table'),
         (
             ["--decimal", "39,2"],
             'read the command line: --decimal: "39,2" is not a precision and scale, such as 38,18',

@@ -77,6 +77,12 @@ def test_a_pattern_has_all_its_parts(pattern):
     assert (ran.returncode, message in ran.stderr) == (2, True)
 
 
+def test_several_patterns_in_one_are_told_apart():
+    ran = stream("", "s", "--publication", "pub", "--table", "public.a,public.b")
+    said = '"public.a,public.b" is not a pattern of the form schema.table: give each its own --table'
+    assert (ran.returncode, said in ran.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("rows", [1, MANY])
 @pytest.mark.parametrize(
     "options", [("--table", "*.orders"), ("--exclude-table", '*."Secret"', "--exclude-table", "*.audit")]
