@@ -268,7 +268,7 @@ def _lines(found: _Status, lately: Sequence[tuple[str, str]] = ()) -> Iterator[s
         headings = ["MERGED", "SEGMENT", "LSN", "VERSION"]
         yield from table(headings, map(_merged_cells, merged.tables), headings[1:])
         # Sentences, which would make the table wider than any terminal.
-        if problems := list(_merge_problems(merged.tables)):
+        if problems := _merge_problems(merged.tables):
             yield from ("", *facts(problems))
 
 
@@ -341,16 +341,12 @@ def _verified_facts(verified: "Verified | None", segments: int) -> Iterator[tupl
 
 
 def _merged_cells(one: "MergedTable") -> list[str]:
+    name = one.table if one.mode == "merge" else f"{one.table} (changelog)"
     version = "-" if one.version is None else str(one.version)
-    return [_merged_name(one), str(one.segment), str(one.lsn), version]
+    return [name, str(one.segment), str(one.lsn), version]
 
 
-def _merged_name(one: "MergedTable") -> str:
-    return one.table if one.mode == "merge" else f"{one.table} (changelog)"
-
-
-def _merge_problems(tables: "Iterable[MergedTable]") -> Iterator[tuple[str, str]]:
-    for one in tables:
-        for what, text in (("problem", one.problem), ("warning", one.warning)):
-            if text:
-                yield what, f"{_merged_name(one)}: {text}"
+def _merge_problems(tables: "Iterable[MergedTable]") -> list[tuple[str, str]]:
+    """List what is wrong, which names the table; the table and its changelog may say the same."""
+    both = ((("problem", one.problem), ("warning", one.warning)) for one in tables)
+    return list(dict.fromkeys((what, text) for pair in both for what, text in pair if text))

@@ -106,14 +106,18 @@ def test_a_warehouse_tells_what_is_merged_and_how_to_read_it(pgcdc, tmp_path):
 @pytest.mark.usefixtures("changes")
 def test_what_is_wrong_with_a_merged_table_stands_below_the_tables(pgcdc, tmp_path):
     """It is a sentence or more, and would make the table of tables unreadable."""
-    record(tmp_path, problem="it has no key", warning='"public.t" has the new column "b"')
+    record(
+        tmp_path,
+        problem='could not merge "public.t": it has no key',
+        warning='"public.t" has the new column "b"',
+    )
     lines = pgcdc("status", "changes", "--warehouse", "lake").out.splitlines()
     assert lines[-5:] == [
         "MERGED    SEGMENT   LSN  VERSION",
         "public.t        1  0/10        7",
         "",
-        "problem  public.t: it has no key",
-        'warning  public.t: "public.t" has the new column "b"',
+        'problem  could not merge "public.t": it has no key',
+        'warning  "public.t" has the new column "b"',
     ]
 
 
