@@ -195,8 +195,8 @@ def spark_submit(  # noqa: PLR0913 - a command's options
     """Merge a directory into Delta or Iceberg tables.
 
     Every finished segment is merged exactly once, however often the command is run and wherever it was
-    interrupted. A table without a key gets a changelog instead. Spark's own output goes to _pgcdc.log in the
-    warehouse, and with --verbose also to standard error.
+    interrupted. A table without a key gets a changelog instead. When a merge ends, Spark's own output is in
+    _pgcdc.log in the warehouse; to follow it, use --verbose.
     """
     from pgcdc_cli.spark.launch import SparkOptions, submit
     from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
