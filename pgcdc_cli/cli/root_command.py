@@ -66,6 +66,17 @@ _WORDS = {
 _OF_COMMANDS = {"-d", "--dbname", "--host", "-p", "--port", "-U", "--username", "-S", "--slot"}
 """Options that belong after a command's name."""
 
+_OTHER_NAMES = {
+    "cat": "pgcdc show",
+    "logs": "pgcdc show --follow",
+    "merge": "pgcdc spark-submit",
+    "tail": "pgcdc show --follow",
+    "version": "pgcdc --version",
+}
+"""Commands of other programs, and what does that here."""
+
+_UNKNOWN = re.compile(r'No such command ["\'](.+)["\']\.?')
+
 _REOPENING = {"stream", "recvlogical"}
 """Commands that reopen their file on SIGHUP."""
 
@@ -218,8 +229,11 @@ def _invoke(command: ClickCommand, name: str, arguments: list[str]) -> int:
 def _usage_error(error: typer.TyperException) -> PgcdcError:
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "pgcdc"
+    message = getattr(error, "message", "")
     hint = _option_hint(getattr(error, "option_name", None), where, error)
-    extra = _EXTRA.fullmatch(getattr(error, "message", ""))
+    unknown, extra = _UNKNOWN.fullmatch(message), _EXTRA.fullmatch(message)
+    if unknown is not None and unknown[1] in _OTHER_NAMES:
+        hint = f"that is {_OTHER_NAMES[unknown[1]]}; {hint}"
     if extra is not None:
         hint = "; ".join([*_likely_options(context, extra[1].split()), hint])
     return PgcdcError(ErrorKind.USAGE, f"could not {_complaint(error)}", hint=hint)
@@ -237,10 +251,18 @@ def _option_hint(option: str | None, where: str, error: typer.TyperException) ->
     if option in _OF_COMMANDS and where == "pgcdc":
         vars(error).update(possibilities=None)
         return f"it goes after the command's name: pgcdc COMMAND {option}; {see}"
+    if option == "--format" and _has_json(error):
+        vars(error).update(possibilities=None)
+        return f"--json prints JSON; {see}"
     if option in {"-S", "--slot"} and where.startswith("pgcdc slot "):
         vars(error).update(possibilities=None)
         return f"the slot's name needs no option: {where} NAME; {see}"
     return see
+
+
+def _has_json(error: typer.TyperException) -> bool:
+    context = getattr(error, "ctx", None)
+    return context is not None and any(one.name == "json" for one in context.command.params)
 
 
 def _likely_options(context: ClickContext, words: list[str]) -> Iterator[str]:

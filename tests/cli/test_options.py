@@ -252,6 +252,22 @@ def test_a_commands_options_go_after_its_name(refused):
 
 
 @pytest.mark.parametrize(
+    ("line", "wrong", "meant"),
+    [
+        (["merge"], 'command "merge"', "that is pgcdc spark-submit; see pgcdc --help"),
+        (["version"], 'command "version"', "that is pgcdc --version; see pgcdc --help"),
+        (
+            ["slot", "list", "--format", "json"],
+            "option: --format",
+            "--json prints JSON; see pgcdc slot list --help",
+        ),
+    ],
+)
+def test_words_of_other_programs_lead_to_those_of_pgcdc(refused, line, wrong, meant):
+    refused(*line, status=2, error=f"could not read the command line: no such {wrong}", hint=meant)
+
+
+@pytest.mark.parametrize(
     ("option", "meant"),
     [("--start", ""), ("--drop-slot", ""), ("-P", "a publication is given by --publication; ")],
 )
