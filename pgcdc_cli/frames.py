@@ -104,7 +104,7 @@ class Frames(Sequence[bytes]):
     def __getitem__(self, number: int | slice) -> "bytes | Frames":
         if isinstance(number, slice):
             start, stop, _ = number.indices(len(self))
-            return self if stop - start == len(self) else Frames(self._between(start, stop))
+            return Frames(self._between(start, stop))
         run, at = self._find(number)
         return run.data[run.starts[at] : run.end_of(at)]
 

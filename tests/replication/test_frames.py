@@ -104,6 +104,7 @@ def test_frames_give_each_frames_parts(sequence):
     assert frames.messages() == [frame[25:] for frame in expected]
     assert [frames.tag(number) for number in range(len(expected))] == [frame[25:26] for frame in expected]
     assert frames.sizes() == [len(frame) for frame in expected]
+    assert [frames[number : number + 1].size for number in range(len(expected))] == frames.sizes()
     assert frames.size >= sum(map(len, expected))
 
 

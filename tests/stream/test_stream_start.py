@@ -43,6 +43,23 @@ def test_a_slot_is_made_before_the_first_change(source, tmp_path, follow):
     assert following.rows() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("where", ["-f", "-D"])
+def test_a_run_that_made_its_slot_goes_on_with_it_on_another_connection(source, tmp_path, follow, where):
+    slot, out = f"made_{source.name}", tmp_path / "out"
+    following = follow(source.uri, slot, out, where, str(out), "--create-slot", "-F", "0.1")
+    wait_until(lambda: slots(source) and position(source, slot) and taken(source, slot))
+    insert(source, 1, 1)
+    source.execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+    )
+    insert(source, 2, 2)
+    written = end_of_log(source)
+    wait_until(lambda: taken(source, slot) >= written)
+    status, errors = following.stop()
+    assert (status, "connected again" in errors) == (0, True)
+    assert (in_directory(out) if where == "-D" else following.rows()) == [1, 2]
+
+
 def test_a_run_that_finds_nothing_takes_one_connection(source, tmp_path):
     """The walsender's: to that no limit of a role applies."""
     slot, role = source.create_slot(), f"alone_{source.name}"
@@ -198,6 +215,15 @@ def test_a_start_position_skips_what_was_before(source, tmp_path):
         "hint: leave out -I/--startpos, or write to another directory or file\n",
         again.stderr,
     )
+
+
+def test_a_start_before_the_slot_leaves_no_gap(source, tmp_path):
+    """The output begins where the slot is, even if the run ends before anything comes."""
+    slot, out = source.create_slot(), str(tmp_path / "out")
+    run = stream(source.uri, slot, "-D", out, "-I", "0/1", "--endpos", "0/1")
+    assert (run.returncode, "could not start at 0/1: the slot is already at" in run.stderr) == (0, True)
+    run = stream(source.uri, slot, "-D", out, *NOW)
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_a_role_that_may_replicate_needs_no_rights_on_tables(source):
