@@ -333,6 +333,20 @@ def test_ends_in_a_gap_that_is_accepted(prepared18):
     assert not prepared18.spools()
 
 
+def test_a_run_that_ends_before_the_end_of_what_is_prepared_keeps_it(prepared18):
+    """That it has ended by then on the server makes no difference: its end is still to come."""
+    log = prepared18.log
+    with Stage(log.uri) as do:
+        prepare(do, 0, "kept", rows("accounts", 0, 2))
+        prepared18.read()
+        before = log.end()
+        do(0, "COMMIT PREPARED 'kept'")
+    run = log.stream(prepared18.slot, *prepared18.arguments, "--endpos", before)
+    assert (run.returncode, run.stderr) == (0, b"")
+    prepared18.read()
+    prepared18.same_but_for_gids()
+
+
 WIDE = (
     "INSERT INTO shapes SELECT g, g, (SELECT string_agg(md5(random()::text || g || h), '')"
     " FROM generate_series(1, 30) h) FROM generate_series({}, {}) g"

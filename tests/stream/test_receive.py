@@ -118,6 +118,20 @@ def test_only_a_small_batch_that_follows_closely_waits_for_more(clock, seconds, 
     assert clock.now == 1060
 
 
+@pytest.mark.parametrize("second", ["BIC" * MOST_MESSAGES, "BI"], ids=["many", "open"])
+def test_many_changes_and_an_open_transaction_wait_for_no_other_batch(clock, second):
+    batches = receiver(Wire(came("BIC"), came(second), came("C")), pace=60.0)
+    batches.receive()
+    assert tags(batches.receive()).startswith(second)
+    assert clock.now < 1000 + TICK
+
+
+def test_a_full_batch_waits_for_nothing():
+    wire = Wire(came("I" * SMALLEST_BATCH), came("IC"))
+    assert tags(receiver(wire).receive()) == "I" * SMALLEST_BATCH
+    assert wire.looks == 1
+
+
 def test_a_batch_of_many_or_of_large_rows_is_not_small():
     assert fits_small_batch(sent("I" * MOST_MESSAGES))
     assert not fits_small_batch(sent("I" * (MOST_MESSAGES + 1)))
