@@ -112,7 +112,7 @@ class SocketFrames(FrameSource[Run]):
 
     def _take(self, limit: int) -> None:
         room, trickles, until = READ_BYTES, False, time.monotonic() + LONGEST_READ
-        while limit > 0 and room > 0 and not self._copied and self._ended is None:
+        while limit > 0 and room > 0 and not self._copied:
             run = self._next_run(limit)
             if run is not None:
                 self._taken.append(run)

@@ -58,6 +58,26 @@ def test_a_large_message_comes_whole_between_small_ones(connected, size):
     assert [frame[XLOGDATA_HEADER:] for frame in frames] == bodies
 
 
+def test_no_more_frames_are_taken_at_once_than_asked_for(connected):
+    server, stream = connected()
+    server.send((xlogdata(1, b"I") * 3 + keepalive(1)) * 20)
+    reads = []
+    while sum(map(len, reads)) < 60:
+        reads.append(stream.receive(8, 1.0).frames)
+    assert max(map(len, reads)) <= 8
+
+
+def test_however_wide_rows_are_one_read_takes_a_few_megabytes(connected):
+    server, stream = connected()
+    sending = threading.Thread(target=server.send, args=[xlogdata(1, bytes(100_000)) * 300])
+    sending.start()
+    reads = []
+    while sum(map(len, reads)) < 300:
+        reads.append(stream.receive(8192, 1.0).frames)
+    sending.join()
+    assert max(frames.size for frames in reads) < 5 << 20
+
+
 def receive_all(stream, seconds=30.0):
     """Receive until there is an error; return the frames and the error."""
     frames: list[bytes] = []
@@ -118,8 +138,10 @@ def test_a_message_may_come_byte_by_byte(connected):
 
 
 def test_copydone_from_the_server_closes_after_the_last_frames(connected):
+    """Whatever it says behind that, and even if the connection is gone by then."""
     server, stream = connected()
-    server.send(xlogdata(1, b"B") + message(b"c"))
+    server.send(xlogdata(1, b"B") + message(b"c") + message(b"C", b"COPY 0\0"))
+    server.hang_up()
     time.sleep(0.2)
     received = stream.receive(10, 1.0)
     assert [frame[XLOGDATA_HEADER:] for frame in received.frames] == [b"B"]

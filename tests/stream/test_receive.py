@@ -126,10 +126,15 @@ def test_many_changes_and_an_open_transaction_wait_for_no_other_batch(clock, sec
     assert clock.now < 1000 + TICK
 
 
-def test_a_full_batch_waits_for_nothing():
-    wire = Wire(came("I" * SMALLEST_BATCH), came("IC"))
-    assert tags(receiver(wire).receive()) == "I" * SMALLEST_BATCH
-    assert wire.looks == 1
+@pytest.mark.parametrize(
+    "full",
+    [sent("I" * SMALLEST_BATCH), Frames.of([sent("I")[0] + bytes(SMALLEST_BATCH * MESSAGE_BYTES)])],
+    ids=["many", "large"],
+)
+def test_a_full_batch_waits_for_nothing(full):
+    wire = Wire(came("I"), Received(full, None), came("IC"))
+    receiver(wire).receive()
+    assert wire.looks == 2
 
 
 def test_a_batch_of_many_or_of_large_rows_is_not_small():
