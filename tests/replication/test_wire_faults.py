@@ -6,7 +6,7 @@ import time
 
 import pytest
 from processes import wait_until
-from scripted_walsender import copy_data, error, keepalive, message, xlogdata
+from scripted_walsender import READY, copy_data, error, keepalive, message, xlogdata
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER
@@ -56,6 +56,13 @@ def test_a_large_message_comes_whole_between_small_ones(connected, size):
     frames, _ = receive_frames(stream, len(bodies))
     sending.join()
     assert [frame[XLOGDATA_HEADER:] for frame in frames] == bodies
+
+
+def test_a_plugins_message_may_be_empty(connected):
+    server, stream = connected()
+    server.send(xlogdata(1, b"x") + xlogdata(2, b""))
+    frames, _ = receive_frames(stream, 2)
+    assert [frame[XLOGDATA_HEADER:] for frame in frames] == [b"x", b""]
 
 
 def test_no_more_frames_are_taken_at_once_than_asked_for(connected):
@@ -150,8 +157,12 @@ def test_copydone_from_the_server_closes_after_the_last_frames(connected):
 
 def test_a_server_that_ends_the_command_is_shutting_down(connected):
     server, stream = connected()
-    server.send(message(b"C", b"COPY 0\0"))
-    assert receive_all(stream)[1].kind is ErrorKind.CONNECTION
+    server.send(message(b"C", b"COPY 0\0") + READY)
+    failure = receive_all(stream)[1]
+    assert (failure.kind, failure.message) == (
+        ErrorKind.CONNECTION,
+        'could not receive from slot "s": the server is shutting down',
+    )
 
 
 def test_the_last_words_before_the_end_of_the_connection_are_heard(connected):
