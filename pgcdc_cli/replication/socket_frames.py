@@ -190,15 +190,13 @@ class SocketFrames(FrameSource[Run]):
         self._buffer, self._begin, self._filled = buffer, 0, len(begun)
 
     def _receive(self) -> int:
-        """Read what has arrived, as far as there is room for it; returns the number of bytes."""
+        """Read what has arrived, as far as there is room, of which there is some; returns how many bytes."""
         if self._begin == self._filled:
             self._begin = self._filled = 0
             if len(self._buffer) > _BUFFER:
                 self._buffer = bytearray(_BUFFER)
         elif self._filled == len(self._buffer):
             self._move_to(self._buffer)
-        if self._filled == len(self._buffer):
-            return 0
         try:
             with memoryview(self._buffer) as view:
                 size = self._wire.recv_into(view[self._filled :])
@@ -216,7 +214,7 @@ class SocketFrames(FrameSource[Run]):
 
         Returns how many bytes had arrived.
         """
-        if self._ended is not None or self._filled - self._begin == len(self._buffer):
+        if self._filled - self._begin == len(self._buffer):
             return None
         try:
             return self._receive()

@@ -40,6 +40,14 @@ def test_a_directory_of_arrow_files_is_the_same_stream(stream, lines, pgcdc, com
     assert show(pgcdc, "d") == lines
 
 
+def test_more_than_nine_parts_of_a_transaction_are_shown_in_their_order(shop, stream, pgcdc, tmp_path):
+    alter = "ALTER TABLE items ADD c{0} int; INSERT INTO items (sku) VALUES ('with c{0}');"
+    shop.execute("BEGIN;" + "".join(map(alter.format, range(11))) + "COMMIT")
+    stream("-D", "d", "--format", "arrow")
+    assert len(list((tmp_path / "d" / "public.items").iterdir())) > 10
+    assert show(pgcdc, "d") == stream("-f", "-", "--format", "jsonl")
+
+
 @pytest.mark.parametrize("options", [(), ("--compression", "gzip"), ("--format", "arrow")])
 def test_standard_input_is_shown_as_a_file_on_its_own(stream, tmp_path, options):
     stream("-D", "d", *options)

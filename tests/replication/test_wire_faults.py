@@ -9,7 +9,7 @@ from processes import wait_until
 from scripted_walsender import READY, copy_data, error, keepalive, message, xlogdata
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
-from pgcdc_cli.frames import XLOGDATA_HEADER
+from pgcdc_cli.frames import XLOGDATA_HEADER, Frames, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 
@@ -102,7 +102,7 @@ def read_on(stream, frames, until) -> None:
 def test_a_frame_that_is_none_is_a_protocol_error_with_its_bytes(connected, frame):
     """What came before it is given first: it would come to the same end at every start."""
     server, stream = connected()
-    server.send(xlogdata(1, b"B") + copy_data(frame))
+    server.send(xlogdata(1, b"B") + copy_data(frame) + xlogdata(2, b"C" * 30))
     frames, failure = receive_all(stream)
     assert [frame[XLOGDATA_HEADER:] for frame in frames] == [b"B"]
     assert isinstance(failure, UndecodableError)
@@ -134,14 +134,20 @@ def receive_frames(stream, count):
 def test_a_message_may_come_byte_by_byte(connected):
     server, stream = connected()
     whole = xlogdata(1, b"B" * 30) + keepalive(9)
+    received = Received(Frames(), None)
     for at in range(len(whole)):
         server.send(whole[at : at + 1])
-        if at < len(whole) // 2:
-            assert stream.receive(10, 0.0).empty
-    received = stream.receive(10, 1.0)
+        received = received.followed_by(stream.receive(10, 0.01))
     while received.keepalive is None:
-        received = stream.receive(10, 1.0)
-    assert received.keepalive.wal_end == 9
+        received = received.followed_by(stream.receive(10, 0.01))
+    assert ([len(frame) for frame in received.frames], received.keepalive.wal_end) == ([55], 9)
+
+
+def test_what_the_server_sends_behind_its_copydone_is_not_wanted(connected):
+    """A walsender that was amid a transaction."""
+    server, stream = connected()
+    server.send(message(b"c") + xlogdata(1, b"B") + keepalive(9))
+    assert stream.finish()
 
 
 def test_copydone_from_the_server_closes_after_the_last_frames(connected):

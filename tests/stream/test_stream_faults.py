@@ -198,6 +198,20 @@ def test_a_frame_that_is_none_of_the_protocol(source, tampered, tmp_path):
     assert run.stderr.startswith("pgcdc: error: could not read a frame: unknown type b'z'\nhint: none of it")
 
 
+def test_a_stream_that_the_server_ends_is_not_waited_for(source, tampered, tmp_path):
+    slot, out = source.create_slot(), tmp_path / "out"
+    insert(source, 1, 1)
+    source.execute("INSERT INTO t VALUES (2, 'marker')")
+    # CopyDone, behind the row.
+    uri = tampered(b"t\0\0\0\6marker", b"t\0\0\0\6markerc\0\0\0\4")
+    run = stream(uri, slot, "-f", str(out), "-n", "--max-time", "20s")
+    assert (run.returncode, run.stderr.splitlines()[0]) == (
+        3, "pgcdc: error: could not continue: the server ended the stream",
+    )  # fmt: skip
+    assert stream(source.uri, slot, "-f", str(out), "--endpos", "now").returncode == 0
+    assert numbers(out.read_text()) == [1, 2]
+
+
 @pytest.mark.parametrize(("refusals", "status"), [(1, 0), (2, 0), (3, 0), (100, 3)])
 def test_a_server_that_is_just_starting_is_waited_for(source, tampered, refusals, status):
     slot = source.create_slot()
