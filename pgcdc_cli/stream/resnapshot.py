@@ -462,7 +462,7 @@ def _came_without_values(batch: ChangeBatch) -> bool:
     all values in its old row.
     """
     comes = batch.operation == "I" or isinstance(batch.old, KeyImage)
-    return batch.operation != "R" and comes and batch.lacks_any
+    return comes and batch.lacks_any
 
 
 def _keys(batch: ChangeBatch, names: Sequence[str], text: DatabaseText) -> Iterator[RowKey | None]:
