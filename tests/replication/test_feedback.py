@@ -78,6 +78,15 @@ def test_a_request_is_answered_at_once_with_what_is_durable(connected):
     assert server.wait_for(1)[0][1:] == (0x900, 0x500)
 
 
+def test_a_request_is_answered_once(connected):
+    server, stream = connected()
+    server.send(keepalive(0xA00, reply=True))
+    while stream.receive(10, 1.0).keepalive is None:
+        pass
+    assert [stream.receive(10, 0.2).empty for _ in range(2)] == [True, True]
+    assert len(server.wait_for(1)) == 1
+
+
 def test_a_keepalive_without_a_request_is_not_answered(connected):
     server, stream = connected()
     server.send(keepalive(0xA00))
@@ -103,6 +112,16 @@ def test_finish_sends_what_was_confirmed_last_and_then_copydone(connected):
     stream.confirm(Lsn(0x700), Lsn(0x600))
     assert stream.finish()
     assert server.statuses()[-1][1:] == (0x700, 0x600)
+    assert server.heard[-1][1] == b"c"
+
+
+def test_nothing_is_sent_behind_copydone(connected):
+    server, stream = connected(status_interval=0.01)
+    server.reading.clear()
+    stream.finish(timeout=0.5)
+    server.reading.set()
+    wait_until(lambda: b"c" in [tag for _, tag, _ in server.heard])
+    stream.stop()
     assert server.heard[-1][1] == b"c"
 
 
