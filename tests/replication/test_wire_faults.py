@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 from processes import wait_until
@@ -228,6 +229,18 @@ def test_the_warning_of_a_skipped_publication_is_known_in_any_language(connected
     frames, failure = receive_all(stream)
     assert failure.kind is ErrorKind.PUBLICATION
     assert b"C" not in [frame[XLOGDATA_HEADER:] for frame in frames]
+
+
+def test_no_position_behind_the_warning_of_a_skipped_publication_is_taken(connected):
+    """The server has skipped changes before it; once it is confirmed they don't come again."""
+    server, stream = connected()
+    warning = error("55000", 'skipped loading publication "p"', "WARNING", b"N")
+    server.send(xlogdata(1, b"B") + warning + xlogdata(2, b"C") + keepalive(9))
+    received = []
+    with suppress(PgcdcError):
+        while len(received) < 10:
+            received.append(stream.receive(8192, 1.0))
+    assert [one.keepalive for one in received if one.keepalive] == []
 
 
 def test_after_the_warning_of_a_skipped_publication_nothing_counts_even_if_the_connection_ends(
