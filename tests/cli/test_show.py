@@ -40,6 +40,12 @@ def test_a_directory_of_arrow_files_is_the_same_stream(stream, lines, pgcdc, com
     assert show(pgcdc, "d") == lines
 
 
+def test_thousands_of_rows_of_one_arrow_file_are_all_shown(shop, stream, pgcdc):
+    shop.execute("INSERT INTO items SELECT 'many ' || n, n FROM generate_series(1, 3000) n")
+    stream("-D", "d", "--format", "arrow")
+    assert show(pgcdc, "d") == stream("-f", "-", "--format", "jsonl")
+
+
 def test_more_than_nine_parts_of_a_transaction_are_shown_in_their_order(shop, stream, pgcdc, tmp_path):
     alter = "ALTER TABLE items ADD c{0} int; INSERT INTO items (sku) VALUES ('with c{0}');"
     shop.execute("BEGIN;" + "".join(map(alter.format, range(11))) + "COMMIT")
