@@ -102,20 +102,22 @@ class RunMetrics:
         self._watch = watch
         self._began = time.time()
         self._totals: RunTotals | None = None
-        self._seen = self._began
+        self._seen, self._reported = self._began, 0.0
         self._rows = self._transactions = 0
         self._exit_status: int | None = None
 
     def take(self, totals: "RunTotals") -> None:
         """Take the latest totals; what a lost connection took back, to be sent again, counts once."""
-        self._totals, self._seen = totals, time.time()
+        self._seen, self._reported = time.time(), time.monotonic()
+        self._totals = totals
         self._rows = max(self._rows, totals.rows)
         self._transactions = max(self._transactions, totals.transactions)
 
     @property
     def healthy(self) -> bool:
         """Whether the run goes on; before its first report it may wait for a new slot, however long."""
-        return self._totals is None or time.time() - self._seen < _SILENCE
+        # The clock of `_seen` may be set meanwhile: a run would seem to hang, or one that hangs to go on.
+        return self._totals is None or time.monotonic() - self._reported < _SILENCE
 
     def end(self, exit_status: int) -> None:
         """Record the run's exit status."""

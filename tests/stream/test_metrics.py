@@ -6,6 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -82,6 +83,18 @@ def test_a_run_that_reports_nothing_for_long_is_not_healthy(port, monkeypatch):
         monkeypatch.undo()
         assert health(port) == (200, b"ok\n")
         assert scraped(port)["pgcdc_rows_total"] == 0
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_is_set_makes_no_run_healthy_or_not(port, monkeypatch, hours):
+    output = metrics.MetricsOutput("host=/nowhere", "s", metrics.Address("127.0.0.1", port), None)
+    with output.open():
+        output(RunTotals())
+        reported, began = time.time(), time.monotonic()
+        monkeypatch.setattr(time, "time", lambda: reported + hours * 3600)
+        assert health(port) == (200, b"ok\n")
+        monkeypatch.setattr(time, "monotonic", lambda: began + 1800)
+        assert health(port) == (503, b"no progress for 15 minutes\n")
 
 
 def health(port):
