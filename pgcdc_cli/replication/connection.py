@@ -84,8 +84,12 @@ _BEFORE_START = """
 SELECT (SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'),
        (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {}),
        EXISTS (SELECT FROM pg_event_trigger WHERE evtevent = 'login' AND evtenabled <> 'D'),
-       EXISTS (SELECT FROM pg_stat_gssapi WHERE pid = pg_backend_pid() AND encrypted)
+       EXISTS (SELECT FROM pg_stat_gssapi WHERE pid = pg_backend_pid() AND encrypted);
+SET client_min_messages = log
 """
+
+_FORWARDED = re.compile("has been already streamed, forwarding to ([0-9A-F]+/[0-9A-F]+)")
+"""What the server only logs, in English, if a stream is to start before its slot's position."""
 
 SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
@@ -138,6 +142,7 @@ class ReplicationConnection:
         self._slot = self._copied_slot = ""
         self._publications: tuple[str, ...] = ()
         self._logged: set[str] = set()
+        self._forwarded: str | None = None
         self._connection.add_notice_handler(self._on_notice)
 
     @property
@@ -327,10 +332,11 @@ class ReplicationConnection:
     def start(
         self, slot: str, lsn: Lsn, options: commands.PluginOptions, *, client_encoding: str = "UTF8"
     ) -> ReplicationStream:
-        """Start streaming at `lsn`, or at the slot's position if that is later. `options` go to the plugin.
+        """Start streaming at `lsn`; 0 stands for the slot's position. `options` go to the plugin.
 
         The server sends text in `client_encoding`. From then on the connection takes no other command;
-        closing it ends the stream.
+        closing it ends the stream. Raises SLOT_ACTIVE if the slot is beyond `lsn`: until now, another process
+        could move it. A temporary copy may be.
         """
         self._slot = slot
         by_name = dict(options)
@@ -354,6 +360,10 @@ class ReplicationConnection:
             patience=max(self._wal_receiver_timeout or NEVER, 3 * interval),
             failure=partial(failures.stream_failure, self._known_slot, streams=streams),
         )
+        if self._forwarded is not None and not self._copied_slot:
+            message = f'could not start streaming from slot "{slot}" at {lsn}'
+            reason = f"another process has moved it to {self._forwarded}"
+            raise PgcdcError(ErrorKind.SLOT_ACTIVE, f"{message}: {reason}")
         return self._stream
 
     def _start_replication(self, command: str, encoding: str, *, libpq_only: bool) -> FrameSource[Any]:
@@ -398,6 +408,10 @@ class ReplicationConnection:
     def _on_notice(self, diagnostic: Diagnostic) -> None:
         """Handle a notice. This is called in order: after the frames before it, before those after it."""
         message = diagnostic.message_primary or ""
+        if diagnostic.severity_nonlocalized == "LOG":
+            forwarded = _FORWARDED.search(message)
+            self._forwarded = forwarded[1] if forwarded else self._forwarded
+            return
         name = next((one for one in self._publications if _names(message, self._as_received(one))), None)
         unknown = diagnostic.sqlstate == failures.NOT_IN_PREREQUISITE_STATE and name is not None
         if unknown and self._stream is not None:

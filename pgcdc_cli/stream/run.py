@@ -219,7 +219,7 @@ class StreamRun:
                 with self._signals.interruptible():
                     stream = connection.start(
                         self._readable_slot(connection),
-                        self._sink.durable_lsn,
+                        max(self._sink.durable_lsn, self._start.position),
                         options,
                         client_encoding=connected.text.client_encoding,
                     )

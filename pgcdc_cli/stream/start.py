@@ -61,9 +61,9 @@ _OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot creat
 class RunStart:
     """What is created and checked on every connection of a run before the stream begins on it.
 
-    `slot_to_come`: the snapshot will create the slot; `snapshot_taken`: it is complete. `begun`: the stream
-    goes on from the sink's position. `two_phase`: the server sends prepared transactions at their PREPARE.
-    Methods raise PgcdcError.
+    `position`: where the slot was when it was checked. `slot_to_come`: the snapshot will create the slot;
+    `snapshot_taken`: it is complete. `begun`: the stream goes on from the sink's position. `two_phase`: the
+    server sends prepared transactions at their PREPARE. Methods raise PgcdcError.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class RunStart:
         self._signals = signals
         self._format = format_
         self._created = self._warned = self._warned_of_two_phase = False
+        self.position = Lsn(0)
         self.slot_to_come = self.snapshot_taken = self.begun = False
         self.two_phase = settings.protocol.two_phase
 
@@ -123,6 +124,7 @@ class RunStart:
             position = Lsn(0)
         else:
             position = self._slot_position(connection, source, identity.wal_position)
+        self.position = position
         self._check_publications(for_slot=not self.slot_to_come)
         checkpoint = self._checked(source, position, connection)
         self._check_log_end(identity.wal_position, in_recovery=connection.in_recovery)

@@ -229,6 +229,36 @@ def test_a_stream_begins_where_it_is_told(database, table, stream):
     assert stream(database.uri, table, lsn=between).start().read_to(current_lsn(database)).tags == "BRIC"
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_stream_does_not_begin_beyond_where_it_is_told(database, table, stream, monkeypatch, encrypted):
+    """Another process may move the slot until the moment in which the stream begins."""
+    one = stream(database.uri, table, lsn=database.confirmed(table))
+    looked = one.connection._before_start()
+    monkeypatch.setattr(one.connection, "_before_start", lambda: looked._replace(encrypted=encrypted))
+    database.execute("INSERT INTO t VALUES (1)")
+    database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (table,))
+    with pytest.raises(PgcdcError) as caught:
+        one.start()
+    assert caught.value.kind is ErrorKind.SLOT_ACTIVE
+    moved = f"another process has moved it to {database.confirmed(table)}"
+    assert caught.value.message == f'could not start streaming from slot "{table}" at {one.lsn}: {moved}'
+    one.connection.close()
+    again = stream(database.uri, table, lsn=database.confirmed(table)).start()
+    database.execute("INSERT INTO t VALUES (2)")
+    assert again.read(commits=1).tags == "BRIC"
+
+
+def test_a_copy_begins_where_its_slot_was_by_then(database, table, stream):
+    """To look at a slot is no harm while another process reads it."""
+    one = stream(database.uri, table, lsn=database.confirmed(table))
+    database.execute("INSERT INTO t VALUES (1)")
+    database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (table,))
+    one.slot = one.connection.temporary_copy(table)
+    one.start()
+    database.execute("INSERT INTO t VALUES (2)")
+    assert one.read(commits=1).tags == "BRIC"
+
+
 def test_options_reach_the_plugin(database, table, stream):
     one = stream(database.uri, table)
     one.options["messages"] = "true"

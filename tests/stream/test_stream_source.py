@@ -3,11 +3,12 @@
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
 import pytest
-from processes import PGCDC, wait_until
+from processes import PGCDC, stream_command, wait_until
 from segments import contents
 from stream_runs import NOW, delivers, insert, make_slot, numbers, position, refused, stream
 
@@ -147,6 +148,42 @@ def test_a_slot_beyond_the_checkpoint_is_a_gap(source, written):
     show = [*PGCDC, "show", "--format", "jsonl", str(out)]
     shown = subprocess.run(show, capture_output=True, text=True, timeout=60, check=False)
     assert (shown.returncode, shown.stderr, numbers(shown.stdout)) == (0, "", [1, 3, 4])
+
+
+OVERTAKEN = """
+import sys
+import psycopg
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.replication.connection import ReplicationConnection
+
+uri = sys.argv.pop(1)
+
+def last_look(connection):
+    ReplicationConnection._before_start = look
+    found = look(connection)
+    with psycopg.connect(uri, autocommit=True) as other:
+        other.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (connection._slot,))
+    return found
+
+look = ReplicationConnection._before_start
+ReplicationConnection._before_start = last_look
+sys.argv[0] = "pgcdc"
+main()
+"""
+
+
+def test_a_slot_that_another_process_reads_while_the_stream_starts_is_a_gap(source, written):
+    """Once the stream has begun, nobody else can; the server itself would begin behind the gap."""
+    slot, out = written
+    insert(source, 3, 3)
+    start = [sys.executable, "-c", OVERTAKEN, source.uri, *stream_command(source.uri, slot, "-D", out)[3:]]
+    run = subprocess.run([*start, *NOW], capture_output=True, text=True, timeout=60, check=False)
+    moved, error, hint = run.stderr.splitlines()
+    assert (run.returncode, hint) == (6, f"hint: {ACCEPT_GAP}")
+    assert moved.endswith(f"another process has moved it to {position(source, slot)}; trying again")
+    assert error == f"pgcdc: error: could not {gap(source, slot, out)}"
+    insert(source, 4, 4)
+    assert delivers(source.uri, slot, out, "--accept-gap") == [1, 4]
 
 
 def test_a_slot_made_anew_is_a_gap(source, written):
