@@ -44,7 +44,7 @@ FILE_MODE = 0o600
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _SYNC_FILE_RANGE_WRITE = 2
 
-_MAKE_ROOM = "only what was written was confirmed: make room and run again"
+_MAKE_ROOM = "only what was written was confirmed: make room (df -h, df -i) and run again"
 _LOCK_LOST = "only what was written was confirmed: put the folder back, and run again"
 _NAME_LOST = "only what was written was confirmed: put the file back, and run again"
 _CHANGED = (

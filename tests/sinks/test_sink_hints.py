@@ -17,7 +17,7 @@ def hint_of(code: str) -> str:
 
 @pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT"])
 def test_a_full_disk_needs_room(code):
-    assert hint_of(code) == "only what was written was confirmed: make room and run again"
+    assert hint_of(code) == "only what was written was confirmed: make room (df -h, df -i) and run again"
 
 
 @pytest.mark.parametrize(

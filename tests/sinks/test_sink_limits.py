@@ -97,3 +97,18 @@ def test_a_full_disk_is_exit_9_and_with_room_again_nothing_is_lost(small_disk):
     sink = open_sink(small_disk / "d")
     go_on(sink, Feed(Lines()), txs, confirmed)
     check_complete(reader(small_disk / "d"), Lines(), txs)
+
+
+def test_a_disk_without_inodes_has_room_and_says_what_it_lacks(small_disk):
+    """The system's error is the same as on a full disk."""
+    txs = transactions("abcd")
+    sink = started(small_disk / "d")
+    subprocess.run(["mount", "-o", "remount,nr_inodes=5", small_disk], check=True)
+    error = error_of(lambda: (sink.write(Feed(Lines()).whole(txs[0])), sink.flush()))
+    assert error.message.startswith("could not ")
+    assert error.message.endswith(": No space left on device")
+    assert "df -i" in error.hint
+    sink.close()
+    subprocess.run(["mount", "-o", "remount,nr_inodes=100", small_disk], check=True)
+    go_on(open_sink(small_disk / "d"), Feed(Lines()), txs, START)
+    check_complete(reader(small_disk / "d"), Lines(), txs)

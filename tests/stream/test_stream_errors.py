@@ -31,7 +31,7 @@ from stream_runs import (
 
 SEE_HELP = "see pgcdc stream --help"
 START_SERVER = "check that the server is running and reachable, and -h, -p and -d"
-MAKE_ROOM = "only what was written was confirmed: make room and run again"
+MAKE_ROOM = "only what was written was confirmed: make room (df -h, df -i) and run again"
 CHECK_MODE = "check the owner and mode of the path and its folder, and which user runs pgcdc"
 OTHER_PLACE = "move away what has that name, or write to another directory or file"
 LOCK_LOST = "only what was written was confirmed: put the folder back, and run again"

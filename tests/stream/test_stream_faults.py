@@ -252,7 +252,7 @@ def test_a_full_file_system(source, small_disk, form):
     assert re.fullmatch(
         'pgcdc: error: could not (write|open|fsync|create folder) ".*": No space left on device', error
     )
-    assert hint.endswith("make room and run again")
+    assert hint.endswith("make room (df -h, df -i) and run again")
     if form == ["jsonl"]:
         assert position(source, slot) == before
     filler.unlink()
