@@ -105,10 +105,9 @@ def test_a_disk_without_inodes_has_room_and_says_what_it_lacks(small_disk):
     sink = started(small_disk / "d")
     subprocess.run(["mount", "-o", "remount,nr_inodes=5", small_disk], check=True)
     error = error_of(lambda: (sink.write(Feed(Lines()).whole(txs[0])), sink.flush()))
-    assert error.message.startswith("could not ")
+    sink.close()
     assert error.message.endswith(": No space left on device")
     assert "df -i" in error.hint
-    sink.close()
     subprocess.run(["mount", "-o", "remount,nr_inodes=100", small_disk], check=True)
     go_on(open_sink(small_disk / "d"), Feed(Lines()), txs, START)
     check_complete(reader(small_disk / "d"), Lines(), txs)
