@@ -36,8 +36,8 @@ SELECT CASE WHEN pg_is_in_recovery() THEN seen + mod(mod(age('3'::xid) + 3 - see
 FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapshot (seen, epoch)
 """
 
-# The search path gets the schemas of base types that an extension made, for their operators, and no others,
-# so that names are printed as in the stream. The types are asked for, since an untyped value would be read
+# The search path gets the schemas of base types that an extension made, for their operators; `_AS_STREAMED`
+# empties it again. The types are asked for, since an untyped value would be read
 # as the operator's argument: any record for a row type, a number for regclass. An index may tell rows apart
 # that are equal in the column's own collation, or by its type's own operators (strategy 3 is equality).
 _KEY = """
@@ -67,6 +67,9 @@ SELECT set_config('search_path', concat_ws(', ', 'pg_catalog',
                WHERE i.indrelid = %(table)s AND i.indisreplident AND oe.amopopr <> de.amopopr)
 FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
 """
+
+# The server finds operators before this condition, and prints names after it, which it computes once.
+_AS_STREAMED = sql.SQL("(SELECT set_config('search_path', '', true)) = ''")
 
 _UNDEFINED_FUNCTION = "42883"
 _OTHER_OPERATORS = "the index of its key has an operator class that tells apart what is equal otherwise"
@@ -146,7 +149,7 @@ class ResnapshotSession:
         beyond = [] if one.after is None else [sql.SQL("{} > {}").format(key.row, key.values(one.after))]
         order = sql.SQL(", ").join(key.columns)
         tail = sql.SQL(" ORDER BY {} LIMIT {}").format(order, sql.Literal(limit))
-        return self._copy(table, table.query(*beyond) + tail)
+        return self._copy(table, table.query(_AS_STREAMED, *beyond) + tail)
 
     def moved(self, one: TableResnapshot, table: SnapshotTable) -> Iterator[tuple[int, Columns]]:
         """Yield the rows to read once more, those that still exist: bytes received, and columns."""
@@ -154,7 +157,8 @@ class ResnapshotSession:
             return iter(())
         key = self._key(one)
         values = sql.SQL(", ").join(map(key.values, one.moved))
-        return self._copy(table, table.query(sql.SQL("{} IN ({})").format(key.row, values)))
+        these = sql.SQL("{} IN ({})").format(key.row, values)
+        return self._copy(table, table.query(_AS_STREAMED, these))
 
     def _key(self, one: TableResnapshot) -> "_Key":
         """See how the key's columns are compared, and let their operators be found. May raise USAGE."""

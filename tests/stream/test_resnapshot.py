@@ -831,6 +831,23 @@ def test_names_are_printed_as_the_stream_prints_them(database18, tmp_path):
     assert sorted(found) == sorted((op, name) for op in "IR" for name in names)
 
 
+def test_names_beside_a_key_of_an_extension_are_printed_as_the_stream_prints_them(server15, tmp_path):
+    """The operators of the key's type are in the schema whose name would be left out."""
+    database = Database(server15)
+    database.execute(
+        "CREATE EXTENSION citext; CREATE TABLE items (id citext, name regclass, PRIMARY KEY (id, name));"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database.create_slot(), tmp_path / "out"
+    database.execute("INSERT INTO items SELECT 'a' || g, 'items' FROM generate_series(1, 120) g")
+    subprocess.run(small_chunks(database.uri, slot, "-D", out, *AGAIN, *NOW), check=True)
+    assert Counter((op, new["name"]) for op, _, _, new, _ in lines(out)) == {
+        ("I", "public.items"): 120,
+        ("R", "public.items"): 120,
+    }
+    database.drop()
+
+
 def test_keys_that_only_their_index_tells_apart(server15, tmp_path):
     """To the column "a" is "A", which may well be the first row of the next chunk."""
     database = Database(server15)
