@@ -16,7 +16,7 @@ from pgcdc_cli.spark.warehouse import read_record
 from pgcdc_cli.types.pg_type import PgType
 
 INT2, INT8, FLOAT4, FLOAT8 = 21, 20, 700, 701
-BPCHAR, VARCHAR, TIMESTAMP = 1042, 1043, 1114
+BPCHAR, VARCHAR, TIMESTAMP, REGCLASS = 1042, 1043, 1114, 2205
 ID = {"id": pg_type(INT4)}
 NOTE = {"note": pg_type(TEXT)}
 TOAST = frozenset({"note"})
@@ -225,6 +225,7 @@ CONVERTED = {
     "longer": (pg_type(BPCHAR, 8), pg_type(BPCHAR, 10), ("1   ", "1     ")),
     "rounded": (pg_type(TIMESTAMP), pg_type(TIMESTAMP, 0), ("2024-01-01 00:00:00.4", "2024-01-01 00:00:00")),
     "scaled": (numeric(40, 1), numeric(40, 2), ("1.5", "1.50")),
+    "named": (pg_type(REGCLASS), pg_type(TEXT), ("public.t", "t")),
 }
 """Types of a key before and after ALTER TABLE, by which PostgreSQL writes a value otherwise."""
 

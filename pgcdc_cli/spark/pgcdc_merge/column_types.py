@@ -32,8 +32,17 @@ _LONGER = frozenset({"varchar", "varbit", "time", "timetz", "timestamp", "timest
 _TIMES, _FULL = frozenset({"time", "timetz", "timestamp", "timestamptz"}), "6"
 """Types whose modifier is the number of digits after the seconds' point, and the one that means all."""
 
-_SHOWN_OTHERWISE = frozenset({"bpchar", "inet"})
-"""Types whose cast to text differs from their output: without trailing blanks, or with a netmask."""
+_SHOWN_OTHERWISE = frozenset({"bpchar", "inet", "bool"})
+"""Types whose cast to text differs from their output: without trailing blanks, with a netmask, or `true`."""
+
+_BY_SETTINGS = re.compile(
+    "(date|timestamp|timestamptz|ts|tstz)((multi)?range)?|interval|money"
+    "|reg(class|collation|config|dictionary|namespace|oper|operator|proc|procedure|role|type)"
+)
+"""Types whose text depends on the session: its time zone, styles, locale, or search path.
+
+A session that runs ALTER TABLE rarely has the stream's time zone and search path.
+"""
 
 _SOURCE = re.compile(r"(.*?)(?:\((\d+)\))?(?:#(\d+))?", re.DOTALL)
 """What `source_type` returns."""
@@ -59,8 +68,13 @@ def keeps_values(old: str, new: str) -> bool:
         return grows or new_modifier == old_modifier
     arrays = {name.endswith("[]") for name in (old_name, new_name)}
     before, now = (name.removesuffix("[]") for name in (old_name, new_name))
-    as_text = now in {"text", "varchar", "citext"} and before not in _SHOWN_OTHERWISE
+    as_text = now in {"text", "varchar", "citext"} and not _is_shown_otherwise(before)
     return len(arrays) == 1 and new_modifier is None and (as_text or (before, now) == ("jsonb", "json"))
+
+
+def _is_shown_otherwise(name: str) -> bool:
+    """Whether the cast to text of a type may differ from what the stream has."""
+    return name in _SHOWN_OTHERWISE or _BY_SETTINGS.fullmatch(name) is not None
 
 
 def keeps_keys(old: str, new: str) -> bool:
