@@ -351,7 +351,8 @@ class TableResnapshot:
     `rows` counts the rows read so far, in the order of `key`, up to the one with the key `after`, None before
     the first. `moved` are new keys of rows that the stream brought without all of their values (unchanged
     TOAST): these rows must be read once more. At `caught_up_at` the stream has caught up with the rows read
-    last. In stage "moved" only the `moved` rows are left to read.
+    last. In stage "moved" only the `moved` rows are left to read. `order` tells whether the key is still
+    compared as it was when `after` was read; "" if that isn't known.
     """
 
     oid: int
@@ -362,6 +363,7 @@ class TableResnapshot:
     moved: tuple[RowKey, ...] = ()
     caught_up_at: Lsn = Lsn(0)  # noqa: RUF009 - an int, immutable
     stage: ResnapshotStage = "reading"
+    order: str = ""
 
     def anew(self, key: RowKey) -> "TableResnapshot":
         """Start over from the first row, in the order of this key."""

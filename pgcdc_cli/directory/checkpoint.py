@@ -301,6 +301,7 @@ def _encode_resnapshot(one: TableResnapshot) -> dict[str, object]:
         "moved": [list(key) for key in one.moved],
         "lsn": str(one.caught_up_at),
         "stage": one.stage,
+        **({"order": one.order} if one.order else {}),
     }
 
 
@@ -423,6 +424,7 @@ def _decode_resnapshot(data: object) -> TableResnapshot:
         tuple(_decode_key(item) for item in fields.items("moved")),
         fields.lsn("lsn"),
         cast("ResnapshotStage", fields.text("stage")),
+        "" if fields.missing("order") else fields.text("order"),
     )
     if found.stage not in get_args(ResnapshotStage):
         raise ValueError(f'"{found.stage}" is not a stage of a resnapshot')

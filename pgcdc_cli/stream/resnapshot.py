@@ -279,9 +279,14 @@ class Resnapshot:
             self._known[one.oid] = _Known(table.schema, look.position)
             self._reach(_begun(table.schema, one))
         else:
-            self._copy(one, table, look)
+            self._copy(self._in_order(one), table, look)
         self._session.end()
         return True
+
+    def _in_order(self, one: TableResnapshot) -> TableResnapshot:
+        """Begin again if the key is compared in another way than when the last row was read."""
+        order = self._session.order(one)
+        return replace(one if one.order in {"", order} else one.anew(one.key), order=order)
 
     def _look(self) -> Look | None:
         """Take a snapshot that sees all transactions written so far; None if that isn't possible yet."""

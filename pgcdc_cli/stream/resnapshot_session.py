@@ -71,6 +71,14 @@ FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamesp
 # The server finds operators before this condition, and prints names after it, which it computes once.
 _AS_STREAMED = sql.SQL("(SELECT set_config('search_path', '', true)) = ''")
 
+# Another type or collation has another order, or may have.
+_ORDER = """
+SELECT concat_ws(' ', string_agg(concat(a.atttypid, '/', a.attcollation), ' ' ORDER BY k.n),
+                 (SELECT indcollation::text FROM pg_index WHERE indrelid = %(table)s AND indisreplident))
+FROM unnest(%(key)s::text[]) WITH ORDINALITY AS k (name, n)
+JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = k.name
+"""
+
 _UNDEFINED_FUNCTION = "42883"
 _OTHER_OPERATORS = "the index of its key has an operator class that tells apart what is equal otherwise"
 _OTHER_WAY = "read it into another directory or file, with pgcdc snapshot"
@@ -142,6 +150,11 @@ class ResnapshotSession:
     def close(self) -> None:
         """Close the connection."""
         self.snapshot.close()
+
+    def order(self, one: TableResnapshot) -> str:
+        """Return a text that changes if the key is compared in another way."""
+        [(order,)] = self._ask(_ORDER, {"table": one.oid, "key": list(one.key)})
+        return str(order)
 
     def chunk(self, one: TableResnapshot, table: SnapshotTable, limit: int) -> Iterator[tuple[int, Columns]]:
         """Yield the next rows in the order of the key, at most `limit`: bytes received, and columns."""

@@ -59,6 +59,7 @@ RESNAPSHOTS = st.builds(
     st.lists(KEYS, max_size=2).map(tuple),
     LSNS,
     st.sampled_from(get_args(ResnapshotStage)),
+    st.text(),
 )
 CHECKPOINTS = st.builds(
     Checkpoint,

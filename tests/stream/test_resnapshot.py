@@ -330,6 +330,29 @@ def test_a_row_moves_to_where_all_is_read_while_its_key_has_another_name(databas
     assert keys_read(out) >= source(database18).keys()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "value"),
+    [
+        ("int", "text", "g"),
+        ('text COLLATE "en-x-icu"', 'text COLLATE "C"', "CASE WHEN g % 2 = 0 THEN 'a' ELSE 'B' END || g"),
+    ],
+)
+def test_a_key_that_gets_another_order_is_read_from_its_first_row(server15, tmp_path, before, after, value):
+    """What came after the last row read, and comes before it now, would be left out."""
+    database = Database(server15)
+    database.execute(f"CREATE TABLE items (id {before} PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items")
+    database.execute(f"INSERT INTO items SELECT {value} FROM generate_series(1, 1200) g")
+    slot, out = database.create_slot(), tmp_path / "out"
+    arguments = (database.uri, slot, "-D", out, *AGAIN, *OFTEN)
+    killed = subprocess.run(small_chunks(*arguments, where="behind", step=4), check=False, timeout=60)
+    assert (killed.returncode, progress(out)["stage"]) == (-signal.SIGKILL, "reading")
+    database.execute(f"ALTER TABLE items ALTER id TYPE {after}")
+    subprocess.run(small_chunks(*arguments, *NOW), check=True)
+    read = {str(new["id"]) for op, _, _, new, _ in lines(out) if op == "R"}
+    assert read == {id_ for (id_,) in database.execute("SELECT id FROM items")}
+    database.drop()
+
+
 def test_a_row_that_a_filter_lets_in_where_all_is_read_is_read_once_more(database18, tmp_path):
     """The stream inserts it without the unchanged TOAST value."""
     out = tmp_path / "out"
