@@ -156,6 +156,7 @@ TYPES = {
     "rounded": ("timestamp", "timestamp(0)", True),
     "zoned": ("tstzrange", "text", True),
     "found": ("regclass", "text", True),
+    "replaced": ("mood", "more.mood USING replaced::text::more.mood", True),
     "of_arrays": ("char(2)[]", "text[]", True),
     "longer": ("varchar(3)", "varchar(10)", False),
     "free": ("varchar(3)", "text", False),
@@ -194,7 +195,9 @@ def test_values_that_another_type_has_otherwise_are_warned_of(
     """Only where the column's type in the lake stays the same."""
     columns = ", ".join(f"{name} {before}" for name, (before, _, _) in TYPES.items())
     values = ", ".join(f"'{OLD.get(name, 'x')}'" for name in TYPES)
-    database18.execute("CREATE TYPE mood AS ENUM ('x')")
+    database18.execute(
+        "CREATE SCHEMA more; CREATE TYPE more.mood AS ENUM ('x'); CREATE TYPE mood AS ENUM ('x')"
+    )
     database18.execute(f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
     database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
     reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())

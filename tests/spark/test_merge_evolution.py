@@ -250,6 +250,7 @@ DECIMALS = {
     "limited": (pg_type(NUMERIC), numeric(40, 1), ("1.25", "1.3"), False),
     "renamed": (MOOD, replace(MOOD, name="feeling"), ("glad", "glad"), True),
     "another": (MOOD, replace(OTHER, name="feeling"), ("glad", "glad"), False),
+    "replaced": (MOOD, OTHER, ("glad", "happy"), False),
 }
 """The same with --decimal, and for enums; and whether a value is found again."""
 

@@ -61,7 +61,8 @@ def source_type(pg_type: dict[str, Any]) -> str:
 def keeps_values(old: str, new: str) -> bool:
     """Whether the text of every value stays the same when a type is changed to another without USING."""
     (old_name, old_modifier, old_oid), (new_name, new_modifier, new_oid) = map(_parts, (old, new))
-    if old_name == new_name or (old_oid is not None and old_oid == new_oid):
+    same = old_name == new_name if None in {old_oid, new_oid} else old_oid == new_oid
+    if same:
         if new_modifier is None or old_modifier is None:
             return new_modifier is None
         grows = old_name.removesuffix("[]") in _LONGER and int(new_modifier) > int(old_modifier)
