@@ -15,9 +15,6 @@ from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Frames, read_keepalive
 from pgcdc_cli.large_copies import PIECE, joined
 from pgcdc_cli.replication.frame_source import LONGEST_READ, READ_BYTES, FrameSource
 
-_TRICKLE = 64
-"""Frames of one read below which the next can wait: a server that flushes each message wakes us often."""
-
 _CHUNK = 256
 """Frames taken before their bytes are counted."""
 
@@ -41,6 +38,7 @@ class LibpqFrames(FrameSource[bytes]):
         return Frames.of(parts)
 
     def _take(self, limit: int) -> None:
+        """Take frames until nothing more comes: libpq reads one TLS record at a time, often one frame."""
         consumed, room, until = False, READ_BYTES, time.monotonic() + LONGEST_READ
         while room > 0 and len(self._taken) < limit:
             before = len(self._taken)
@@ -52,8 +50,8 @@ class LibpqFrames(FrameSource[bytes]):
                 return
             if size > 0:
                 continue
-            trickles = len(self._taken) - before < _TRICKLE
-            if consumed and (trickles or time.monotonic() > until):
+            nothing_came = len(self._taken) == before
+            if consumed and (nothing_came or time.monotonic() > until):
                 break
             self._consume()
             consumed = True

@@ -17,6 +17,7 @@ from proxy import Proxy
 from psycopg.conninfo import make_conninfo
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.session import connect
 
@@ -225,6 +226,30 @@ def send(admin: psycopg.Connection, path: Path, process: subprocess.Popen[str], 
 def written(path: Path) -> list[int]:
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line)["new"]["a"] for line in lines if line.endswith("\n")]
+
+
+def test_one_look_takes_many_rows_though_each_comes_in_a_record_of_its_own(
+    tls: TlsServer, admin: psycopg.Connection
+) -> None:
+    admin.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+    row = admin.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+    assert row is not None
+    end, frames, looks = Lsn.parse(row[0]), 0, 0
+    options = {"proto_version": "1", "publication_names": "pub"}
+    with ReplicationConnection(tls.conninfo("scrammed", password="r1ght")) as connection:
+        stream = connection.start("s", Lsn(0), options.items())
+        wait_until(lambda: sent(admin) >= end)
+        while frames < 1000:
+            frames += len(stream.receive(10_000, 10.0).frames)
+            looks += 1
+    assert looks < 100
+
+
+def sent(admin: psycopg.Connection) -> Lsn:
+    """The position up to which the only walsender has sent."""
+    row = admin.execute("SELECT coalesce(max(sent_lsn), '0/0')::text FROM pg_stat_replication").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
 
 
 @pytest.fixture
