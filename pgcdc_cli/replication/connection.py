@@ -123,7 +123,8 @@ class ReplicationConnection:
 
     `status_interval` is the seconds between status updates, 0 for none but those that `wal_sender_timeout`
     requires. A server that is silent for `wal_receiver_timeout` seconds while updates are sent is given up,
-    as PostgreSQL's own subscriber does; 0 waits forever. Every method raises PgcdcError.
+    as PostgreSQL's own subscriber does; 0 waits forever. `server_version` is a number: 180004 for 18.4. Every
+    method raises PgcdcError.
     """
 
     def __init__(
@@ -136,6 +137,8 @@ class ReplicationConnection:
     ) -> None:
         self._conninfo = conninfo
         self._connection = connect(conninfo, replication=True, kind=session_kind)
+        # libpq forgets it together with a lost connection.
+        self.server_version = self._connection.info.server_version
         self._status_interval = status_interval
         self._wal_receiver_timeout = wal_receiver_timeout
         self._stream: ReplicationStream | None = None
@@ -144,11 +147,6 @@ class ReplicationConnection:
         self._logged: set[str] = set()
         self._forwarded: str | None = None
         self._connection.add_notice_handler(self._on_notice)
-
-    @property
-    def server_version(self) -> int:
-        """The server's version as a number: 180004 for 18.4."""
-        return self._connection.info.server_version
 
     @property
     def own_session(self) -> session.SessionConnection:

@@ -223,6 +223,18 @@ def test_a_server_that_is_just_starting_is_waited_for(source, tampered, refusals
     assert run.stderr.count("\n") == (0 if status == 0 else 2)
 
 
+def test_a_connection_that_is_lost_at_any_step_of_the_start_is_tried_again(source, proxy18):
+    """What was asked over it may be asked over another one, so that nothing has told that it is lost."""
+    insert(source, 1, 2)
+    twin = source.create_slot()
+    insert(source, 3, 4)
+    for size in range(50, 2200, 150):
+        slot = source.copy_slot(twin)
+        proxy18.cut_after(size, once=True)
+        run = stream(proxy18.uri(source.name), slot, *NOW)
+        assert (run.returncode, numbers(run.stdout)) == (0, [3, 4]), run.stderr
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     place = tmp_path / "disk"
