@@ -227,5 +227,7 @@ class SocketFrames(FrameSource[Run]):
             self._receive()
 
     def close(self) -> None:
-        """Leave the connection to libpq."""
+        """Leave the connection to libpq, and free memory at once: garbage is collected only much later."""
         self._wire.close()
+        self._buffer, self._begin, self._filled = bytearray(), 0, 0
+        self._taken.clear()

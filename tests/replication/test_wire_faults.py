@@ -1,9 +1,11 @@
 """Bytes that violate the protocol, and connections that are cut or stall."""
 
 import re
+import resource
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from processes import wait_until
@@ -268,6 +270,30 @@ def test_a_connection_that_ends_without_a_word_is_worth_another_try(connected):
     server, stream = connected()
     server.hang_up()
     assert receive_all(stream)[1].kind is ErrorKind.CONNECTION
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["socket", "libpq"])
+def test_what_came_of_a_large_value_takes_no_memory_once_its_connection_is_closed(walsender, encrypted):
+    """Nothing else refers to a lost connection, but garbage is collected only now and then."""
+    part, kept = xlogdata(1, bytes(64 << 20))[:-1], []
+    before = resident()
+    for _ in range(4):
+        server = walsender(encrypted=encrypted)
+        connection = ReplicationConnection(server.uri)
+        kept.append((connection, connection.start("s", Lsn(0), OPTIONS.items())))
+        sending = threading.Thread(target=server.send, args=(part,))
+        sending.start()
+        while sending.is_alive():
+            assert kept[-1][1].receive(10, 0.1).empty
+        server.hang_up()
+        receive_all(kept[-1][1])
+        connection.close()
+    assert resident() - before < 2 * len(part)
+
+
+def resident() -> int:
+    """The bytes of memory that this process takes now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_a_silent_server_is_given_up(connected):
