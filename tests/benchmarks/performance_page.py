@@ -6,6 +6,7 @@ Each FILE is a report of stream.py, latency.py, growth.py or walsenders.py. Runs
 share a section if they are named one after the other, and so do those of growth.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -66,7 +67,8 @@ def table(title: str, results: list[Result], cell: Callable[[Result], str]) -> I
 
 def way(result: Result) -> str:
     """Name a format, and the connection if it isn't the usual one."""
-    return f"{result['format']}{'' if result['connection'] == 'tcp' else ' (socket)'}"
+    connection = {"tcp": "", "socket": " (socket)", "tls": " (TLS)"}[str(result["connection"])]
+    return f"{result['format']}{connection}"
 
 
 def where(report: dict, pairs: int) -> str:
@@ -171,4 +173,7 @@ def page(reports: list[dict]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page([json.loads(Path(name).read_text()) for name in sys.argv[1:]]) + "\n")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("report", nargs="+", type=Path, help="a report of one of the benchmarks")
+    files = parser.parse_args().report
+    sys.stdout.write(page([json.loads(file.read_text()) for file in files]) + "\n")

@@ -712,15 +712,16 @@ def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_
         admin.execute("SET synchronous_commit = local")
         admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         admin.execute("SELECT pg_reload_conf()")
+        # Commits wait once the checkpointer, too, has read the setting.
+        in_force = threading.Event()
+        waiting = [threading.Thread(target=change_until, args=(in_force, uri), daemon=True)]
+        waiting[0].start()
+        wait_until(lambda: commits_that_wait(admin) == 1)
+        in_force.set()
         statement = "UPDATE items SET n = 200 WHERE id = 2"
-        waiting = threading.Thread(target=change, args=(uri, statement), daemon=True)
-        waiting.start()
-        wait_until(
-            lambda: (
-                admin.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").fetchone()
-                == (1,)
-            )
-        )
+        waiting.append(threading.Thread(target=change, args=(uri, statement), daemon=True))
+        waiting[1].start()
+        wait_until(lambda: commits_that_wait(admin) == 2)
         older.execute("SET LOCAL synchronous_commit = local")
         older.commit()
         # There are two changes, and no row read, as long as no snapshot sees the second change.
@@ -731,10 +732,23 @@ def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_
         admin.execute("SELECT pg_reload_conf()")
         wait_until(lambda: progress(out)["stage"] == "done")
         assert run.stop()[0] == 0
-        waiting.join()
+        for thread in waiting:
+            thread.join()
         assert [op for op, *_ in lines(out)] == ["U"] * 2 + ["R"] * 9
         assert {n for _, _, _, new, _ in lines(out) for n in [new["n"]] if new["id"] < 3} == {100, 200}
         admin.execute("SELECT pg_drop_replication_slot('again')")
+
+
+def commits_that_wait(admin: psycopg.Connection) -> int:
+    """Count the commits that wait for a synchronous standby."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    return admin.execute(query).fetchone()[0]
+
+
+def change_until(event: threading.Event, uri: str) -> None:
+    """Commit what isn't published, again and again."""
+    while not event.is_set():
+        change(uri, "SELECT pg_logical_emit_message(true, 'nothing', '')")
 
 
 def change(uri: str, statement: str) -> None:
