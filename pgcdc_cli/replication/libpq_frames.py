@@ -15,9 +15,6 @@ from pgcdc_cli.frames import XLOGDATA, XLOGDATA_HEADER, Frames, read_keepalive
 from pgcdc_cli.large_copies import PIECE, joined
 from pgcdc_cli.replication.frame_source import LONGEST_READ, READ_BYTES, FrameSource
 
-_CHUNK = 256
-"""Frames taken before their bytes are counted."""
-
 
 class LibpqFrames(FrameSource[bytes]):
     """The frames of a connection for which libpq has begun the copy."""
@@ -39,36 +36,26 @@ class LibpqFrames(FrameSource[bytes]):
 
     def _take(self, limit: int) -> None:
         """Take frames until nothing more comes: libpq reads one TLS record at a time, often one frame."""
-        consumed, room, until = False, READ_BYTES, time.monotonic() + LONGEST_READ
-        while room > 0 and len(self._taken) < limit:
-            before = len(self._taken)
-            size = self._take_some(min(limit - before, _CHUNK))
-            room -= sum(map(len, self._taken[before:]))
-            if size < 0:
+        append, get = self._taken.append, self._pgconn.get_copy_data
+        room, consumed, until = READ_BYTES, False, time.monotonic() + LONGEST_READ
+        while room > 0 and limit > 0:
+            size, data = get(1)
+            if size > 0:
+                consumed = False
+            if size >= XLOGDATA_HEADER and data[0] == XLOGDATA:
+                append(bytes(data) if size <= PIECE else joined([data]))
+                room, limit = room - size, limit - 1
+            elif size > 0:
+                self._keepalive = read_keepalive(bytes(data)).after(self._keepalive)
+            elif size < 0:
                 self._end()
                 self._copied = True
                 return
-            if size > 0:
-                continue
-            nothing_came = len(self._taken) == before
-            if consumed and (nothing_came or time.monotonic() > until):
+            elif (consumed and not self.wait(0)) or time.monotonic() > until:
                 break
-            self._consume()
-            consumed = True
-
-    def _take_some(self, count: int) -> int:
-        """Take up to `count` frames. Returns libpq's last size (0: nothing to take, -1: the copy ended)."""
-        append, get = self._taken.append, self._pgconn.get_copy_data
-        size = 1
-        for _ in range(count):
-            size, data = get(1)
-            if size >= XLOGDATA_HEADER and data[0] == XLOGDATA:
-                append(bytes(data) if size <= PIECE else joined([data]))
-            elif size > 0:
-                self._keepalive = read_keepalive(bytes(data)).after(self._keepalive)
             else:
-                break
-        return size
+                self._consume()
+                consumed = True
 
     def _consume(self) -> None:
         try:
