@@ -21,6 +21,14 @@ AGAINST = {
     "null": "Compared with pg_recvlogical discarding its output: the server alone",
     "wal2json": "Compared with wal2json on the server",
 }
+OVER_TLS = "Compared with pg_recvlogical over TLS"
+TLS = """From runs of
+
+    python tests/benchmarks/stream.py --connections tls --json FILE
+
+Both programs have libpq read such a connection. A walsender sends each row in a TLS record of its own, and
+libpq reads one record at a time.
+"""
 LATENCY = """From runs of
 
     python tests/benchmarks/latency.py --json FILE
@@ -139,12 +147,13 @@ def walsenders(report: dict) -> Iterator[str]:
 
 
 SECTIONS: dict[str, Callable[[dict], Iterator[str]]] = {
-    **dict.fromkeys(AGAINST.values(), beside),
+    **dict.fromkeys([*AGAINST.values(), OVER_TLS], beside),
     "From a commit to its line": latency,
     "Growth": growth,
     "More than one walsender": walsenders,
 }
 INTRODUCTIONS = {
+    OVER_TLS: TLS,
     "From a commit to its line": LATENCY,
     "Growth": GROWTH,
     "More than one walsender": WALSENDERS,
@@ -159,6 +168,8 @@ def title(report: dict) -> str:
         return "Growth"
     if "walsenders" in report:
         return "More than one walsender"
+    if {result["connection"] for result in report["results"]} == {"tls"}:
+        return OVER_TLS
     return AGAINST[report["machine"]["against"]]
 
 

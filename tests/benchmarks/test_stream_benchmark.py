@@ -48,6 +48,15 @@ def test_it_measures_small_transactions_of_several_tables(tmp_path):
     assert page.count("| | debezium | raw |") == page.count("| 800 rows: pgbench's TPC-B |") == 4
 
 
+@pytest.mark.skipif(DebianServer.missing() is not None, reason=DebianServer.missing() or "")
+def test_it_measures_encrypted_connections(tmp_path):
+    report = tmp_path / "report.json"
+    found = measured(report, "--workloads", "one", "--connections", "tls", "--formats", "jsonl")
+    assert found == {("one", "tls", "jsonl", 1)}
+    page = subprocess.run([sys.executable, PAGE, report], capture_output=True, text=True, check=True).stdout
+    assert "## Compared with pg_recvlogical over TLS" in page
+
+
 @pytest.mark.long
 @pytest.mark.skipif(
     DebianServer.missing("wal2json") is not None, reason=DebianServer.missing("wal2json") or ""
