@@ -1,6 +1,7 @@
 """The benchmark runs, on a small scale; its numbers are not checked."""
 
 import json
+import shutil
 import subprocess
 import sys
 from itertools import product
@@ -12,6 +13,7 @@ from stream_workloads import WORKLOADS
 
 SCRIPT = Path(__file__).with_name("stream.py")
 PAGE = Path(__file__).with_name("performance_page.py")
+NO_TLS = DebianServer.missing() or (None if shutil.which("openssl") else "openssl isn't installed")
 
 
 def measured(report, *options):
@@ -48,7 +50,7 @@ def test_it_measures_small_transactions_of_several_tables(tmp_path):
     assert page.count("| | debezium | raw |") == page.count("| 800 rows: pgbench's TPC-B |") == 4
 
 
-@pytest.mark.skipif(DebianServer.missing() is not None, reason=DebianServer.missing() or "")
+@pytest.mark.skipif(NO_TLS is not None, reason=NO_TLS or "")
 def test_it_measures_encrypted_connections(tmp_path):
     report = tmp_path / "report.json"
     found = measured(report, "--workloads", "one", "--connections", "tls", "--formats", "jsonl")
