@@ -61,6 +61,16 @@ class DebianServer:
                 self.pg_ctl("reload")
                 wait_until(lambda: plugin in admin.execute("SHOW output_plugin_libraries").fetchone()[0])
 
+    def allow_tls(self, certificate: Path, key: Path, authority: Path) -> None:
+        """Accept TLS connections, and clients' certificates of this authority, from the next reload on."""
+        for source, name in ((certificate, "server.crt"), (key, "server.key"), (authority, "root.crt")):
+            shutil.copyfile(source, self.data / name)
+            (self.data / name).chmod(0o600)
+            shutil.chown(self.data / name, self._user)
+        with (self.data / "postgresql.conf").open("a") as conf:
+            conf.write("ssl = on\nssl_ca_file = 'root.crt'\n")
+        self.pg_ctl("reload")
+
     @property
     def socket_directory(self) -> str:
         return str(self._folder)

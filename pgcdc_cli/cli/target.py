@@ -330,6 +330,7 @@ def sink_for(
     from pgcdc_cli.sinks.sink import SinkSettings
     from pgcdc_cli.sinks.uncheckpointed_sink import UncheckpointedSink
 
+    shell_umask = os.umask(0o777 & ~folder_mode(target.file_mode))
     options = {"numeric": target.numeric, "transactions": str(target.transactions), "layout": target.layout}
     options |= more or {}
     if target.at_prepare:
@@ -350,7 +351,7 @@ def sink_for(
         rotate_size=target.rotate_size,
         rotate_interval=target.rotate_interval,
         on_segment=target.on_segment,
-        umask=os.umask(0o777 & ~folder_mode(target.file_mode)),
+        umask=shell_umask,
         ends=lambda: signals.stop,
         waiting=signals.interruptible,
     )

@@ -394,8 +394,6 @@ class ReplicationConnection:
         if self._stream is not None:
             self._stream.stop()
         self._connection.close()
-        # A lost connection counts as closed for psycopg, and keeps what libpq has read.
-        self._connection.pgconn.finish()
 
     def __enter__(self) -> Self:
         return self

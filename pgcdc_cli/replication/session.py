@@ -130,6 +130,11 @@ class _SignalledConnection(psycopg.Connection[Row]):
 
         self.add_notice_handler(keep)
 
+    def close(self) -> None:
+        """Close it, and free what libpq has read: to psycopg a lost connection is closed already."""
+        super().close()
+        self.pgconn.finish()
+
     def wait(self, gen: PQGen[RV], interval: float = _LOOK, timeout: float | None = None) -> RV:
         limit = {} if timeout is None else {"timeout": timeout}
         try:

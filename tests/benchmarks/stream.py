@@ -20,7 +20,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import signal
 import socket
 import statistics
@@ -41,6 +40,7 @@ import pgcdc_cli
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
+from certificates import Authority
 from debian_server import DebianServer
 from processes import PGCDC as COMMAND
 from processes import resident_peak, stream_command
@@ -134,34 +134,14 @@ def running(peer: Peer, data: Path, *, tls: bool = False) -> Iterator[Server]:
     if not embedded:
         server.allow_plugin(peer.plugin)
     if tls:
-        encrypt(server)
+        by_itself = Authority(data.parent, "localhost")
+        server.allow_tls(by_itself.certificate, by_itself.key, by_itself.certificate)
     try:
         yield server
     finally:
         if embedded:
             server.pg_ctl("-m", "fast", "stop")
         server.stop()
-
-
-def encrypt(server: DebianServer) -> None:
-    """Give a server a certificate, signed by itself; it uses it when it is started again."""
-    certificate, key = server.data / "server.crt", server.data / "server.key"
-    new = [
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-subj",
-        "/CN=localhost",
-    ]
-    made = ["openssl", "req", *new, "-out", certificate, "-keyout", key]
-    subprocess.run(made, check=True, capture_output=True)
-    for path in (certificate, key):
-        shutil.chown(path, server.data.owner())
-    with psycopg.connect(server.uri(), autocommit=True) as admin:
-        admin.execute("ALTER SYSTEM SET ssl = on")
 
 
 def listen(server: Server) -> int:

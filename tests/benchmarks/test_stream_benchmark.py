@@ -1,19 +1,19 @@
 """The benchmark runs, on a small scale; its numbers are not checked."""
 
 import json
-import shutil
 import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 
+import certificates
 import pytest
 from debian_server import DebianServer
 from stream_workloads import WORKLOADS
 
 SCRIPT = Path(__file__).with_name("stream.py")
 PAGE = Path(__file__).with_name("performance_page.py")
-NO_TLS = DebianServer.missing() or (None if shutil.which("openssl") else "openssl isn't installed")
+NO_TLS = DebianServer.missing() or certificates.MISSING
 
 
 def measured(report, *options):

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import certificates
 import psycopg
 import pytest
+from certificates import Authority
 from debian_server import DebianServer
 from processes import PGCDC, stream_command, wait_until
 from proxy import Proxy
@@ -21,7 +23,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.session import connect
 
-MISSING = DebianServer.missing() or (None if shutil.which("openssl") else "openssl isn't installed")
+MISSING = DebianServer.missing() or certificates.MISSING
 # The embedded servers were built without TLS.
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
@@ -31,39 +33,6 @@ hostssl all scrammed 127.0.0.1/32 scram-sha-256
 hostssl all certified 127.0.0.1/32 cert
 """
 """`all` includes walsenders that name a database."""
-
-
-class Authority:
-    """A certificate authority in a folder; `certificate` is its own."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self.certificate = folder / f"{name}.crt"
-        self._key = folder / f"{name}.key"
-        self._openssl(
-            "req",
-            "-x509",
-            "-subj",
-            f"/CN={name}",
-            "-days",
-            "3650",
-            "-out",
-            self.certificate,
-            "-keyout",
-            self._key,
-        )
-
-    def sign(self, name: str, alternative: str = "") -> tuple[Path, Path]:
-        """Return the files of a certificate for `name`, and of its key."""
-        certificate, key = self._folder / f"{name}.crt", self._folder / f"{name}.key"
-        extension = ["-addext", f"subjectAltName={alternative}"] if alternative else []
-        by_us = ["-CA", self.certificate, "-CAkey", self._key, "-x509", "-days", "3650"]
-        self._openssl("req", "-subj", f"/CN={name}", *extension, *by_us, "-out", certificate, "-keyout", key)
-        return certificate, key
-
-    def _openssl(self, command: str, *arguments: str | Path) -> None:
-        new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        subprocess.run(["openssl", command, *new_key, *arguments], check=True, capture_output=True)
 
 
 class TlsServer:
@@ -79,18 +48,11 @@ class TlsServer:
             self.port = free.getsockname()[1]
         self.server = DebianServer({"listen_addresses": "127.0.0.1", "port": str(self.port)})
         certificate, key = authority.sign("localhost", "DNS:localhost")
-        data = self.server.data
-        for source, name in ((certificate, "server.crt"), (key, "server.key"), (self.authority, "root.crt")):
-            shutil.copyfile(source, data / name)
-            (data / name).chmod(0o600)
-            shutil.chown(data / name, data.owner())
-        (data / "pg_hba.conf").write_text(HBA)
+        (self.server.data / "pg_hba.conf").write_text(HBA)
         with psycopg.connect(self.server.uri() + f"&port={self.port}", autocommit=True) as admin:
             admin.execute("CREATE ROLE scrammed LOGIN REPLICATION PASSWORD 'r1ght'")
             admin.execute("CREATE ROLE certified LOGIN REPLICATION")
-            admin.execute("ALTER SYSTEM SET ssl = on")
-            admin.execute("ALTER SYSTEM SET ssl_ca_file = 'root.crt'")
-            admin.execute("SELECT pg_reload_conf()")
+        self.server.allow_tls(certificate, key, self.authority)
 
     def conninfo(self, user: str, **more: str | Path) -> str:
         given = {"hostaddr": "127.0.0.1", "host": "localhost", "sslmode": "verify-full"}

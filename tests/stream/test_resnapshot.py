@@ -476,20 +476,27 @@ def goes_on(database, out: Path, number: int) -> None:
     )
 
 
-def test_a_new_form_of_a_table_is_not_there_before_changes_in_its_old_one(database18, tmp_path):
-    database18.execute(TABLES)
-    database18.execute(FILL.format(300))
+def read_while_it_changes(database, out: Path, statements: str) -> None:
+    """Read 300 rows again, and make these changes between two of the chunks."""
+    database.execute(TABLES)
+    database.execute(FILL.format(300))
     # Otherwise a chunk's reader may set hint bits, and the stream has a turn to catch up with their WAL.
-    database18.execute("VACUUM items")
-    slot, out = database18.create_slot(), tmp_path / "out"
-    command = small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW, where="between", step=3)
+    database.execute("VACUUM items")
+    command = small_chunks(
+        database.uri, database.create_slot(), "-D", out, *AGAIN, *NOW, where="between", step=3
+    )
+    environment = {**os.environ, "SERVER": database.uri, "STATEMENTS": statements}
+    subprocess.run(command, check=True, env=environment, timeout=60)
+
+
+def test_a_new_form_of_a_table_is_not_there_before_changes_in_its_old_one(database18, tmp_path):
+    out = tmp_path / "out"
     statements = (
         "BEGIN; UPDATE items SET n = n + 1 WHERE id % 9 = 0; COMMIT;"
         "BEGIN; ALTER TABLE items ADD COLUMN more int DEFAULT 7;"
         "UPDATE items SET more = 8 WHERE id = 9; COMMIT"
     )
-    environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": statements}
-    subprocess.run(command, check=True, env=environment, timeout=60)
+    read_while_it_changes(database18, out, statements)
     forms = ["more" in new for _, _, _, new, _ in lines(out)]
     assert len(set(forms)) == 2
     assert forms == sorted(forms)
@@ -498,14 +505,9 @@ def test_a_new_form_of_a_table_is_not_there_before_changes_in_its_old_one(databa
 
 def test_a_row_that_moves_while_the_stream_is_behind_is_not_missed(database18, tmp_path):
     """The stream is waited for after each chunk that is newer, so the row's new key is known in time."""
-    database18.execute(TABLES)
-    database18.execute(FILL.format(300))
-    database18.execute("VACUUM items")
-    slot, out = database18.create_slot(), tmp_path / "out"
-    command = small_chunks(database18.uri, slot, "-D", out, *AGAIN, *NOW, where="between", step=3)
+    out = tmp_path / "out"
     statement = "UPDATE items SET kind = 'a', id = -id WHERE kind = 'it''s \\2' AND id > 290"
-    environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": statement}
-    subprocess.run(command, check=True, env=environment, timeout=60)
+    read_while_it_changes(database18, out, statement)
     assert folded(out) == source(database18)
     assert ("a", -299) in keys_read(out)
 

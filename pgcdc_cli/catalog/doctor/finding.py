@@ -111,6 +111,11 @@ class Setup:
         """All slots of the server."""
         return read_slots(self.session, None)
 
+    @property
+    def named_slot(self) -> Slot | None:
+        """The slot that is checked; None if none is named, or none has that name."""
+        return next((slot for slot in self.slots if slot.name == self.slot_name), None)
+
     @cached_property
     def all_publications(self) -> list[Publication]:
         return read_publications(self.session, None)

@@ -201,7 +201,8 @@ def publication_missing(setup: Setup) -> Iterator[Finding]:
     """Do the named publications exist, or any at all?"""
     existing = [one.name for one in setup.all_publications]
     missing = [name for name in setup.publication_names if name not in existing]
-    elsewhere = _database_of_slot(setup)
+    slot, here = setup.named_slot, setup.facts.database
+    elsewhere = None if slot is None or slot.database == here else slot.database
     for name in missing:
         statements: tuple[str, ...] = ()
         if elsewhere is not None:
@@ -221,12 +222,6 @@ def publication_missing(setup: Setup) -> Iterator[Finding]:
         message = f'there is no publication in database "{setup.facts.database}"'
         advice = "create one with: pgcdc publication create NAME, before the slot"
         yield Finding("publication-missing", "warning", message, advice=advice)
-
-
-def _database_of_slot(setup: Setup) -> str | None:
-    """Return the database of the named slot if it is another one: it has publications of its own."""
-    databases = [slot.database for slot in setup.slots if slot.name == setup.slot_name]
-    return next((name for name in databases if name not in {None, setup.facts.database}), None)
 
 
 def _create_right(setup: Setup) -> Iterator[str]:

@@ -22,7 +22,7 @@ _SPILLED = "SELECT slot_name, spill_bytes, total_bytes FROM pg_stat_replication_
 def slot_missing(setup: Setup) -> Iterator[Finding]:
     """Does the named slot exist?"""
     name = setup.slot_name
-    if name is None or _named(setup) is not None:
+    if name is None or setup.named_slot is not None:
         return
     near = nearest(name, [slot.name for slot in setup.slots])
     advice = f"or did you mean {quoted_list(near)}?" if near else "create the publication first"
@@ -32,7 +32,7 @@ def slot_missing(setup: Setup) -> Iterator[Finding]:
 
 def slot_kind(setup: Setup) -> Iterator[Finding]:
     """Can the named slot be streamed from this database? If none is named, which can?"""
-    slot = _named(setup)
+    slot = setup.named_slot
     if slot is None:
         alive = [one for one in _looked_at(setup) if not one.lost and not one.synced]
         yield from (_streamable(one) for one in alive if one.plugin == "pgoutput")
@@ -171,7 +171,7 @@ def slot_spilled(setup: Setup) -> Iterator[Finding]:
 
 def slot_failover(setup: Setup) -> Iterator[Finding]:
     """Does the named slot survive a failover to one of the existing standbys?"""
-    slot = _named(setup)
+    slot = setup.named_slot
     standbys = [one.name for one in setup.slots if one.plugin is None]
     if slot is None or not standbys or setup.facts.in_recovery or setup.facts.version < _FAILOVER_SINCE:
         return
@@ -202,10 +202,6 @@ def _not_in_use(setting: str, slots: Sequence[Slot]) -> list[str]:
     """Name the slots in `synchronized_standby_slots` that no standby reads."""
     read = {slot.name for slot in slots if slot.active_pid is not None}
     return [name for part in setting.split(",") if (name := part.strip(' "')) not in read]
-
-
-def _named(setup: Setup) -> Slot | None:
-    return next((slot for slot in setup.slots if slot.name == setup.slot_name), None)
 
 
 def _looked_at(setup: Setup) -> list[Slot]:

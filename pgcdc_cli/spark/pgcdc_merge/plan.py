@@ -269,7 +269,7 @@ def planned(
     if work.is_changelog:
         # It has what was sent, and no more.
         goal = find_goal(work.history, have, _stored(work, target), rescales=target.rescales)
-        return work.planned(goal, {}, ())
+        return work.with_goal(goal, {}, ())
     return _identified(work, target, have, known)
 
 
@@ -290,7 +290,7 @@ def _identified(
     converted, unfound = find_converted(history, found.types, found.converted)
     _check_key_values(work.version, unfound)
     columns = found.known_after(goal.version.columns, converted)
-    plan = work.planned(_with_doubts(work, goal, have), found.called, columns)
+    plan = work.with_goal(_with_doubts(work, goal, have), found.called, columns)
     return replace(plan, versions={version.path: replace(version, later=one.later) for version, one in later})
 
 

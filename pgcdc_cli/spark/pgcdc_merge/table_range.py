@@ -192,7 +192,7 @@ class TableRange:
         elsewhere = self.base is not None and self.base.path != self.path
         return replace(self, held=held, anew=self.anew or elsewhere or held not in (None, self.oid))
 
-    def planned(
+    def with_goal(
         self, goal: Goal, called: Mapping[str, str | None], columns: tuple[KnownColumn, ...]
     ) -> "PlannedRange":
         """Add what its rows become."""
