@@ -1,12 +1,19 @@
-"""Whether to retry after a lost connection, and how soon."""
+"""Connect again after a lost connection: whether, and how soon."""
 
 import logging
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.sinks.sink import Sink
+from pgcdc_cli.stream.loop import SliceWriter
+from pgcdc_cli.stream.receive import TICK
+from pgcdc_cli.stream.settings import RunEnd, Signals, timed_out
+
+log = logging.getLogger("pgcdc")
 
 FIRST_ATTEMPTS = 4
 """Attempts to connect at first, over half a second, if nothing indicates that a server is there."""
@@ -141,3 +148,74 @@ class RetryPolicy:
         self._faults = self._faults + 1 if fault == self._fault else 1
         self._fault = fault
         return self._faults >= SAME_FAULTS
+
+
+class Reconnection:
+    """Connects until a run is done, and goes back to the last edge whenever a connection is lost or left."""
+
+    def __init__(
+        self,
+        retries: RetryPolicy,
+        end: RunEnd,
+        writer: SliceWriter,
+        sink: Sink,
+        signals: Signals,
+        catalog: Catalog,
+    ) -> None:
+        self._retries = retries
+        self._end = end
+        self._writer = writer
+        self._sink = sink
+        self._signals = signals
+        self._catalog = catalog
+
+    def until_done(self, connect: Callable[[], bool]) -> None:
+        """Call `connect` until it returns true, or a signal stops the run.
+
+        Raises TIMEOUT if time is up, and errors of `connect` that another connection doesn't help.
+        """
+        while not self._signals.stop:
+            try:
+                if connect():
+                    return
+                self._leave()
+            except KeyboardInterrupt:
+                if self._signals.stop:
+                    return
+                if self._signals.time_up:
+                    raise timed_out("wait for the server any longer") from None
+                raise
+            except PgcdcError as error:
+                self._try_again(error)
+
+    def _try_again(self, error: PgcdcError) -> None:
+        """Wait for another attempt; raise the error if there is none."""
+        retries = self._retries
+        wait = retries.after(error, self._sink.edge.lsn)
+        if wait is None:
+            raise error
+        log.log(retries.level_of(error.message), "%s; trying again", error.message)
+        self._leave()
+        self._pause(wait)
+        if self._end.time_is_up and retries.server_is_there:
+            raise PgcdcError(ErrorKind.TIMEOUT, f"{error.message}; time is up") from error
+        if self._is_over:
+            raise error
+
+    def _leave(self) -> None:
+        """Go back to the last edge, from which another connection goes on."""
+        self._writer.back_to_edge()
+        self._writer.totals.reconnects += 1
+        # The catalog's connection may be lost, too, without having noticed.
+        self._catalog.close()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._end.time_is_up or self._end.is_idle(self._writer.last_data)
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not (self._signals.stop or self._is_over):
+            self._writer.reopen_if_asked()
+            self._sink.tick()
+            time.sleep(min(TICK, seconds))

@@ -1,8 +1,7 @@
 """One run, from its start to its end: start, snapshot, stream, over as many connections as it takes."""
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
@@ -11,11 +10,10 @@ from typing import NamedTuple
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.changes.selection import TableStarts
-from pgcdc_cli.changes.slice import Edge, Prepared, Slice
+from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
-from pgcdc_cli.formats.interface import EncodedSlice, Format
+from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.raw import RawFormat
-from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.message_batch import DecodeLimits
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy
@@ -29,14 +27,15 @@ from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
 from pgcdc_cli.stream.initial_snapshot import InitialSnapshot
 from pgcdc_cli.stream.invalid_text import TextMender
+from pgcdc_cli.stream.known_prepared import KnownPrepared
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.memory import keep_freed_memory
-from pgcdc_cli.stream.receive import TICK
-from pgcdc_cli.stream.reconnect import RetryPolicy
+from pgcdc_cli.stream.reconnect import Reconnection, RetryPolicy
 from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotSource, ResnapshotWatch
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings, timed_out
 from pgcdc_cli.stream.snapshot_tables import WantedRows
-from pgcdc_cli.stream.start import RunStart, TimelineWatch
+from pgcdc_cli.stream.start import RunStart
+from pgcdc_cli.stream.timeline_watch import TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText
 
 log = logging.getLogger("pgcdc")
@@ -47,16 +46,14 @@ _SILENCE = 1.5
 One that is silent for longer, as it reads WAL without published changes, notices later that we have gone.
 """
 
-_TWO_PHASE_NO_MORE = 'slot "%s" is no longer two-phase: what is prepared comes again, at its commit'
-
 
 class _Connected(NamedTuple):
-    """A connection, what its server says of itself and its tables, and how text is received over it."""
+    """A connection, what its server says of itself, the plugin's options, and how rows are read over it."""
 
     connection: ReplicationConnection
     identity: SystemIdentity
+    options: PluginOptions
     describe: Describe
-    text: DatabaseText
     mender: TextMender
 
 
@@ -88,6 +85,9 @@ class StreamRun:
             plan, start = settings.snapshot, self._start
             self._snapshot = InitialSnapshot(settings, plan, start, sink, self._writer, signals)
         self._protocol = settings.protocol
+        self._known_prepared = KnownPrepared(settings.slot, sink, self._catalog)
+        self._retries = RetryPolicy(loop=settings.loop, for_ever=settings.for_ever)
+        self._connections = Reconnection(self._retries, self._end, self._writer, sink, signals, self._catalog)
         self._warned: set[str] = set()
 
     @property
@@ -106,7 +106,7 @@ class StreamRun:
                 return
             try:
                 self._start.check_position()
-                self._connect_until_done()
+                self._connections.until_done(self._one_connection)
             except UndecodableError as error:
                 if error.remedy is None:
                     error.hint = self._keep(error.data)
@@ -136,60 +136,9 @@ class StreamRun:
             return f'none of it was confirmed; it could not be kept in "{path}": {error.strerror}'
         return f'none of it was confirmed: report it and attach "{path}"'
 
-    def _connect_until_done(self) -> None:
-        retries = RetryPolicy(loop=self._settings.loop, for_ever=self._settings.for_ever)
-        while not self._signals.stop:
-            try:
-                self._one_connection(retries)
-            except KeyboardInterrupt:
-                if self._signals.stop:
-                    return
-                if self._signals.time_up:
-                    raise timed_out("wait for the server any longer") from None
-                raise
-            except UndecidedRollbackError as error:
-                log.info("%s; asking for whole transactions", error.message)
-                self._protocol = replace(self._protocol, streaming="off")
-                retries.leaves()
-                self._leave_connection()
-            except PgcdcError as error:
-                wait = retries.after(error, self._sink.edge.lsn)
-                if wait is None:
-                    raise
-                log.log(retries.level_of(error.message), "%s; trying again", error.message)
-                self._leave_connection()
-                self._pause(wait)
-                self._check_time(error, retries)
-            else:
-                return
-
-    def _leave_connection(self) -> None:
-        """Go back to the last edge, from which another connection goes on."""
-        self._writer.back_to_edge()
-        self.totals.reconnects += 1
-        # The catalog's connection may be lost, too, without having noticed.
-        self._catalog.close()
-
-    def _check_time(self, error: PgcdcError, retries: RetryPolicy) -> None:
-        """Raise the error if the run is over, so that another connection is of no use."""
-        if self._end.time_is_up and retries.server_is_there:
-            raise PgcdcError(ErrorKind.TIMEOUT, f"{error.message}; time is up") from error
-        if self._is_over:
-            raise error
-
-    @property
-    def _is_over(self) -> bool:
-        return self._end.time_is_up or self._end.is_idle(self._writer.last_data)
-
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not (self._signals.stop or self._is_over):
-            self._writer.reopen_if_asked()
-            self._sink.tick()
-            time.sleep(min(TICK, seconds))
-
-    def _one_connection(self, retries: RetryPolicy) -> None:
-        settings, level = self._settings, retries.level
+    def _one_connection(self) -> bool:
+        """Run over one connection; false if its end asks for another one."""
+        settings, level = self._settings, self._retries.level
         with self._signals.interruptible():
             connection = ReplicationConnection(
                 settings.conninfo,
@@ -197,41 +146,16 @@ class StreamRun:
                 session_kind=settings.session_kind,
             )
         with connection:
-            self._catalog.turn_to(connection.here)
-            ended = self._ended_prepared(connection)
-            with self._signals.interruptible():
-                identity = connection.identify_system()
-            if not settings.resnapshot:
-                self._end.resolve_now(identity.wal_position)
-            with self._catalog.over(connection.own_session):
-                self._start.prepare(connection, identity)
-            self._forget_those_to_come()
-            # What fails from here on, such as a query that a standby cancels, isn't for want of a server.
-            retries.server_answers()
-            connected = self._connected(connection, identity)
+            connected = self._prepare(connection)
             if not self._take_snapshot(connected):
-                return
-            options = self._plugin_options(connection.server_version)
+                return True
+            undecided = None
             with (
                 closing(self._begin_resnapshot(connected)) as again,
-                closing(self._timeline.begin(connection, identity)) as timeline,
+                closing(self._timeline.begin(connection, connected.identity)) as timeline,
             ):
-                with self._signals.interruptible():
-                    stream = connection.start(
-                        self._readable_slot(connection),
-                        max(self._sink.durable_lsn, self._start.position),
-                        options,
-                        client_encoding=connected.text.client_encoding,
-                    )
-                log.info("streaming initiated")
-                self._start.begun = True
-                # Until the server says more, or if it has nothing to send, its WAL ends here.
-                self.totals.wal_end = max(self.totals.wal_end, identity.wal_position)
-                away = retries.connected()
-                if away is not None:
-                    log.log(level, "connected again after %.1f s", away)
+                stream = self._begin_stream(connected, level)
                 encoder = self._encoder(connected, again.watch)
-                undecided = None
                 try:
                     self._loop.run(
                         stream, encoder, timeline.follow, partial(self._between_transactions, again)
@@ -240,50 +164,56 @@ class StreamRun:
                     undecided = error
             # The sink is closed last: what is asked of it until then, such as HUP, still counts.
             self._writer.back_to_edge()
-            self._forget_missed(ended, identity.wal_position)
+            self._known_prepared.forget_missed(connected.identity.wal_position)
             self._loop.acknowledge()
             self._finish(stream, hurry=self._signals.stop or undecided is not None)
-            if undecided is not None:
-                raise undecided
+        if undecided is not None:
+            self._ask_for_whole_transactions(undecided)
+        return undecided is None
 
-    def _connected(self, connection: ReplicationConnection, identity: SystemIdentity) -> _Connected:
+    def _prepare(self, connection: ReplicationConnection) -> _Connected:
+        """Check the server and what is on it, and create what is missing, before anything is read."""
+        self._catalog.turn_to(connection.here)
+        self._known_prepared.look(connection)
+        with self._signals.interruptible():
+            identity = connection.identify_system()
+        options = self._plugin_options(connection.server_version)
+        if not self._settings.resnapshot:
+            self._end.resolve_now(identity.wal_position)
+        with self._catalog.over(connection.own_session):
+            self._start.prepare(connection, identity)
+        if not self._start.two_phase:
+            self._known_prepared.forget_all()
+        # What fails from here on, such as a query that a standby cancels, isn't for want of a server.
+        self._retries.server_answers()
         text = self._text_of(connection.database_encoding)
         ask = self._settings.use_catalog
         describe = partial(self._catalog.describe, text=text) if ask else describe_alone
-        return _Connected(connection, identity, describe, text, TextMender(text, self._warned))
+        return _Connected(connection, identity, options, describe, TextMender(text, self._warned))
 
-    def _ended_prepared(self, connection: ReplicationConnection) -> list[Prepared]:
-        """Find the prepared transactions of the checkpoint that have ended. A standby doesn't know."""
-        prepared = self._sink.edge.prepared
-        if not prepared or connection.in_recovery:
-            return []
-        with self._catalog.over(connection.own_session):
-            ended = self._catalog.ended_transactions([one.xid for one in prepared])
-        return [one for one in prepared if one.xid in ended]
+    def _begin_stream(self, connected: _Connected, level: int) -> ReplicationStream:
+        """Begin the stream; if that took more than one attempt, `level` is the log level to say so."""
+        connection, identity = connected.connection, connected.identity
+        with self._signals.interruptible():
+            stream = connection.start(
+                self._readable_slot(connection),
+                max(self._sink.durable_lsn, self._start.position),
+                connected.options,
+                client_encoding=connected.mender.text.client_encoding,
+            )
+        log.info("streaming initiated")
+        self._start.begun = True
+        # Until the server says more, or if it has nothing to send, its WAL ends here.
+        self.totals.wal_end = max(self.totals.wal_end, identity.wal_position)
+        away = self._retries.connected()
+        if away is not None:
+            log.log(level, "connected again after %.1f s", away)
+        return stream
 
-    def _forget_missed(self, ended: Sequence[Prepared], position: Lsn) -> None:
-        """Forget those of these prepared transactions whose end didn't come, though it is below `position`.
-
-        It was in a gap that was accepted.
-        """
-        missed = [one for one in ended if one in self._sink.edge.prepared]
-        if missed and self._sink.edge.lsn >= position:
-            for one in missed:
-                log.warning('the end of prepared transaction "%s" did not come: it is left out', one.gid)
-            self._forget(missed)
-
-    def _forget_those_to_come(self) -> None:
-        """Forget all prepared transactions if the server will send them whole at their commit."""
-        prepared = self._sink.edge.prepared
-        if prepared and not self._start.two_phase:
-            log.warning(_TWO_PHASE_NO_MORE, self._settings.slot)
-            self._forget(prepared)
-
-    def _forget(self, prepared: Sequence[Prepared]) -> None:
-        edge = self._sink.edge
-        kept = tuple(one for one in edge.prepared if one not in prepared)
-        self._writer.write([EncodedSlice((), Edge(Lsn(0), edge.lsn, 0, prepared=kept))])
-        self._sink.flush()
+    def _ask_for_whole_transactions(self, error: UndecidedRollbackError) -> None:
+        log.info("%s; asking for whole transactions", error.message)
+        self._protocol = replace(self._protocol, streaming="off")
+        self._retries.leaves()
 
     def _readable_slot(self, connection: ReplicationConnection) -> str:
         """Return the slot to read; for `peek` a temporary copy, which is announced once."""
@@ -340,7 +270,7 @@ class StreamRun:
 
         wanted = WantedRows(settings.publications, selection=settings.selection)
         source = ResnapshotSource(
-            wanted, settings.resnapshot, connected.describe, connected.text, lambda: self._signals.ends
+            wanted, settings.resnapshot, connected.describe, connected.mender.text, lambda: self._signals.ends
         )
         again = Resnapshot(source, ResnapshotOutput(self._sink, write, confirm, self._writer.back_to_edge))
         self._restart_format(connected.identity.database)
@@ -400,7 +330,7 @@ class StreamRun:
             accept_gap=self._settings.accept_gap,
             warn=log.warning,
         )
-        decoder = PgoutputDecoder(assembler, self._sink.new_spools(), policy, connected.text)
+        decoder = PgoutputDecoder(assembler, self._sink.new_spools(), policy, connected.mender.text)
         starts = TableStarts(dict(self._sink.edge.read))
         return ChangeEncoder(
             decoder,

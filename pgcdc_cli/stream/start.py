@@ -5,10 +5,7 @@ promoted.
 """
 
 import logging
-import uuid
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Self
 
 import psycopg
 
@@ -17,26 +14,23 @@ from pgcdc_cli.changes.selection import PATTERN_HINT, Selection
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     StreamSource,
-    changed,
     check_gap,
-    check_system,
     older_server,
 )
-from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import Format, TableLists
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication.commands import check_slot_name, is_slot_name
-from pgcdc_cli.replication.connection import SYNCED_HINT, ReplicationConnection, SystemIdentity
+from pgcdc_cli.replication.commands import check_slot_name
+from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.settings import Signals, StreamSettings
+from pgcdc_cli.stream.source_checks import check_begun, check_slot, check_source, warn_of_gap
 
 log = logging.getLogger("pgcdc")
 
 _START_AT_SLOT = "leave out -I/--startpos to start where the slot is"
 _STANDBY_BEHIND = "run again when it has caught up with the primary"
-_CREATE = "create it first, with --create-slot"
-_EXISTING = "see which exist with: pgcdc slot list"
 _ALL_EXCLUDED = "--exclude-table leaves out all that is published"
 _NO_TABLE = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
 _LOST_WITH_SLOT = "the changes since then are lost with it: --create-slot --accept-gap continues without them"
@@ -49,13 +43,6 @@ _NO_SNAPSHOT = (
     " snapshot recreates it: pgcdc slot drop {}; or do without: --snapshot never"
 )
 _UNFINISHED = "continue with --snapshot initial, which starts it over; or write to another directory or file"
-_SNAPSHOT_LOST = "later changes in the tables that are read are lost: start over in another directory or file"
-_NO_SLOT = "write to another directory or file; --snapshot initial begins a stream with the existing rows"
-_RENAMED = (
-    "if it was renamed (ALTER DATABASE ... RENAME): --accept-database; otherwise "
-    + ErrorKind.SOURCE_CHANGED.rule.hint
-)
-_OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create makes one"
 
 
 class RunStart:
@@ -275,7 +262,7 @@ class RunStart:
         if self._done and not settings.accept_gap:
             check_gap(settings.slot, position, self._done, _LOST_UNCHECKED)
         elif self._done and position > self._done:
-            _warn_of_gap(self._done, position)
+            warn_of_gap(self._done, position)
         return None
 
     def _check_log_end(self, log_end: Lsn, *, in_recovery: bool) -> None:
@@ -313,177 +300,3 @@ class RunStart:
         if wanted < position:
             log.warning("could not start at %s: the slot is already at %s", wanted, position)
         return max(wanted, position)
-
-
-def check_begun(checkpoint: Checkpoint, slot: Slot | None) -> None:
-    """Raise SLOT_MISSING or GAP if the slot no longer has all changes since a snapshot began."""
-    begun, name = checkpoint.creating or Lsn(0), checkpoint.source.slot
-    if slot is None:
-        message = f'could not continue with the snapshot: slot "{name}" is gone'
-        raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=_SNAPSHOT_LOST)
-    if (slot.confirmed_flush_lsn or Lsn(0)) > begun:
-        message = (
-            f'could not continue with the snapshot of {begun}: slot "{name}" is at {slot.confirmed_flush_lsn}'
-        )
-        raise PgcdcError(ErrorKind.GAP, message, hint=_SNAPSHOT_LOST)
-
-
-def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, keeps_prepared: bool) -> Slot:
-    """Return a slot that can be streamed.
-
-    `decodes` is false for raw output; `keeps_prepared`: the output can handle prepared transactions.
-
-    Raises SLOT_MISSING, SLOT_INVALIDATED, SLOT_ACTIVE for a slot that a standby synchronizes, or USAGE for
-    one of another kind.
-    """
-    slot = catalog.slot(name)
-    if slot is None:
-        catalog.check_wal_level()
-        # `pgcdc slot create` makes a slot of pgoutput.
-        create = f"create it with: pgcdc slot create {name}, or add --create-slot" if decodes else _CREATE
-        hint = catalog.other_slots(name, create if is_slot_name(name) else _EXISTING)
-        raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"', hint=hint)
-    problem = _misfit(slot, database, decodes=decodes, keeps_prepared=keeps_prepared)
-    if problem is not None:
-        elsewhere = slot.database not in {None, database}
-        hint = f"with -d {slot.database} it can be read" if elsewhere else _OTHER_SLOT
-        raise PgcdcError(ErrorKind.USAGE, f'could not stream slot "{name}": {problem}', hint=hint)
-    if slot.lost:
-        raise PgcdcError(
-            ErrorKind.SLOT_INVALIDATED, f'could not stream slot "{name}": invalidated ({slot.lost})'
-        )
-    if slot.synced:
-        message = f'could not stream slot "{name}": this standby is synchronizing it from the primary'
-        raise PgcdcError(ErrorKind.SLOT_ACTIVE, message, hint=SYNCED_HINT)
-    return slot
-
-
-def _misfit(slot: Slot, database: str, *, decodes: bool, keeps_prepared: bool) -> str | None:
-    if slot.database is None:
-        return "it is a physical slot"
-    if slot.database != database:
-        return f'it belongs to database "{slot.database}", not "{database}"'
-    if not decodes:
-        return None
-    if slot.plugin != "pgoutput":
-        return f"its plugin is {slot.plugin}, which only --format raw can write"
-    if slot.two_phase and not keeps_prepared:
-        return "it sends prepared transactions, and nothing keeps them: use -f, -D or --two-phase-at prepare"
-    return None
-
-
-def check_source(
-    checkpoint: Checkpoint,
-    source: StreamSource,
-    *,
-    slot_position: Lsn,
-    accept_gap: bool = False,
-    accept_publications: bool = False,
-    history: Callable[[], Sequence[tuple[int, Lsn]]] = tuple,
-) -> Checkpoint:
-    """Return the checkpoint to go on with, which names `source` from now on.
-
-    `slot_position` is the slot's confirmed_flush_lsn. `history`, called if the timelines differ, returns the
-    server's TIMELINE_HISTORY: earlier timelines, each with the position at which it was left.
-
-    Raises SOURCE_CHANGED for another server, database, slot or set of publications, or a timeline that does
-    not descend from ours at our position, unless the slot proves that we streamed from it. Raises GAP if the
-    slot is ahead of the checkpoint, unless `accept_gap`: then the stream gets a new `stream_id` and begins at
-    the slot.
-    """
-    _check_identity(checkpoint.source, source)
-    if source.publications != checkpoint.source.publications and not accept_publications:
-        raise changed(
-            "publications", ", ".join(checkpoint.source.publications), ", ".join(source.publications),
-            hint="if that is intended: --accept-publications",
-        )  # fmt: skip
-    _check_timeline(checkpoint, source, slot_position, history)
-    if accept_gap and slot_position > checkpoint.end_lsn:
-        _warn_of_gap(checkpoint.end_lsn, slot_position)
-        return replace(checkpoint, source=source, stream_id=str(uuid.uuid4()), end_lsn=slot_position)
-    check_gap(source.slot, slot_position, checkpoint.end_lsn)
-    return replace(checkpoint, source=source)
-
-
-def _warn_of_gap(end_lsn: Lsn, slot_position: Lsn) -> None:
-    log.warning("there is a gap: the output ends at %s, the slot continues at %s", end_lsn, slot_position)
-
-
-def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
-    if not ours.slot:
-        message = "could not continue from the checkpoint: it belongs to a snapshot without a slot"
-        raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_NO_SLOT)
-    check_system(ours, theirs.system_id)
-    if ours.database != theirs.database:
-        raise changed("database", ours.database, theirs.database, hint=_RENAMED)
-    if ours.slot != theirs.slot:
-        meant = f"did you mean -S {ours.slot}; or " if nearest(theirs.slot, [ours.slot]) else ""
-        hint = meant + ErrorKind.SOURCE_CHANGED.rule.hint
-        raise changed("slot", ours.slot, theirs.slot, hint=hint)
-
-
-def _check_timeline(
-    checkpoint: Checkpoint,
-    source: StreamSource,
-    slot_position: Lsn,
-    history: Callable[[], Sequence[tuple[int, Lsn]]],
-) -> None:
-    """Raise SOURCE_CHANGED for a timeline that doesn't contain the output.
-
-    A timeline that left ours before our position contains it only if we streamed from it: from a standby that
-    was promoted meanwhile. Only a slot that was confirmed up to exactly our position proves that.
-    """
-    ours, theirs = checkpoint.source.timeline, source.timeline
-    if ours == theirs:
-        return
-    left_at = dict(history()).get(ours)
-    if left_at is None:
-        raise changed("timeline", str(ours), f"{theirs}, which does not descend from it")
-    if checkpoint.end_lsn > left_at and slot_position != checkpoint.end_lsn:
-        raise changed(
-            "timeline", f"{ours} up to {checkpoint.end_lsn}", f"{theirs}, which left it at {left_at}"
-        )
-
-
-class TimelineWatch:
-    """Notices when the standby that we stream from is promoted: the stream itself doesn't tell.
-
-    A second connection is asked before received changes are written, so it reports a new timeline before
-    anything of it is in the output. A server that isn't a standby must restart for a new timeline, so it
-    isn't asked.
-    """
-
-    def __init__(self, start: RunStart, sink: Sink, signals: Signals) -> None:
-        self._start = start
-        self._sink = sink
-        self._signals = signals
-        self._asked: ReplicationConnection | None = None
-        self._timeline = 0
-
-    def begin(self, stream: ReplicationConnection, identity: SystemIdentity) -> Self:
-        """Watch the server of a stream that has not begun yet."""
-        self._timeline = identity.timeline
-        if stream.in_recovery:
-            with self._signals.interruptible():
-                self._asked = stream.beside()
-        return self
-
-    def follow(self) -> None:
-        """Take a new timeline into the checkpoint. Raises SOURCE_CHANGED if it lacks our position."""
-        if self._asked is None:
-            return
-        was_standby = self._asked.in_recovery
-        with self._signals.interruptible():
-            identity = self._asked.identify_system()
-        if identity.timeline != self._timeline:
-            self._timeline = identity.timeline
-            self._sink.flush()
-            self._start.prepare(self._asked, identity)
-        if not was_standby:
-            self.close()
-
-    def close(self) -> None:
-        """Stop watching."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            asked.close()

@@ -91,15 +91,19 @@ def test_tables_that_only_a_prepared_transaction_told_of(server15, tmp_path, end
 
 
 @pytest.mark.parametrize("option", ["--streaming parallel", "--origin none", "--proto-version 4"])
-def test_what_it_does_not_know(server15, option):
+def test_what_it_does_not_know_is_refused_before_a_slot_is_created(server15, option):
+    slot = f"for_{option.split()[0].strip('-').replace('-', '_')}"
     with log_of(server15, TABLES) as log:
-        run = log.stream(log.create_slot(), *option.split(), "--endpos", "now")
+        run = log.stream(slot, *option.split(), "--create-slot", "--endpos", "now")
+        query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
+        created = log.execute(query, (slot,)).fetchone()
     what = "--origin" if "origin" in option else option
     assert (run.returncode, run.stdout) == (2, b"")
     assert run.stderr.decode() == (
         f"pgcdc: error: could not use {what}: the server is PostgreSQL 15, and only 16 or newer has it\n"
         "hint: leave it out: the default is the best that the server supports\n"
     )
+    assert created == (0,)
 
 
 def test_a_standby_says_which_one_could_create_a_slot():

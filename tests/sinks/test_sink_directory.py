@@ -37,7 +37,7 @@ from pgcdc_cli.directory.file_names import table_folder
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks import directory_sink, output_file
-from pgcdc_cli.stream.start import check_source
+from pgcdc_cli.stream.source_checks import check_source
 
 TXS = transactions("ab", "a", "b", "ac", "b", "a")
 

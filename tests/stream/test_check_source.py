@@ -11,7 +11,8 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import SystemIdentity
 from pgcdc_cli.stream.settings import Signals
-from pgcdc_cli.stream.start import TimelineWatch, check_source
+from pgcdc_cli.stream.source_checks import check_source
+from pgcdc_cli.stream.timeline_watch import TimelineWatch
 
 ONE = Checkpoint(source=SOURCE, end_lsn=Lsn.parse("0/1A2B3C8"), options={}, segment=13)
 

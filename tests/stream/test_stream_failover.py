@@ -90,7 +90,7 @@ def test_a_standby_is_promoted_while_it_is_streamed(pair, tmp_path, follow, end)
 SIGNAL_ON_THE_WAY = """
 import os, sys
 from pgcdc_cli.cli.app import main
-from pgcdc_cli.stream.start import TimelineWatch
+from pgcdc_cli.stream.timeline_watch import TimelineWatch
 
 follow, number, left = TimelineWatch.follow, int(sys.argv.pop(1)), int(sys.argv.pop(1))
 
