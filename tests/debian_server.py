@@ -71,6 +71,15 @@ class DebianServer:
             conf.write("ssl = on\nssl_ca_file = 'root.crt'\n")
         self.pg_ctl("reload")
 
+    def use_keytab(self, keytab: Path) -> None:
+        """Authenticate by Kerberos with the keys in this file, from the next reload on."""
+        copy = self.data / "server.keytab"
+        shutil.copyfile(keytab, copy)
+        shutil.chown(copy, self._user)
+        with (self.data / "postgresql.conf").open("a") as conf:
+            conf.write(f"krb_server_keyfile = '{copy}'\n")
+        self.pg_ctl("reload")
+
     @property
     def socket_directory(self) -> str:
         return str(self._folder)

@@ -105,12 +105,23 @@ _ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, a
 _OLD_STANDBY = "connect to the primary: a standby can decode WAL since PostgreSQL 16"
 _CHECK_KEY = "check sslkey, a file that only its owner may read (chmod 600), and sslpassword"
 _CHECK_METHOD = "check require_auth and channel_binding, which needs SSL (sslmode), and pg_hba.conf"
+_NO_REASON = "no reason given"
+_TICKET = "check the ticket (klist; kinit gets one), -U, and -h: the server's name in its principal"
+_ENCRYPTION = (
+    "check user and pg_hba.conf: hostssl asks for TLS (sslmode), hostgssenc for GSSAPI (gssencmode=prefer,"
+    " as psql has it)"
+)
 _POOLER = "this is a connection pooler: connect to the server itself (PgBouncer 1.23 and later may stay)"
 _NOT_THAT_ONE = "wait until one is what target_session_attrs asks for, as in a failover, or name others"
 _REFUSED = (
     (r"private key", ErrorKind.USAGE, _CHECK_KEY),
     (r"unsupported startup parameter", ErrorKind.USAGE, _POOLER),
     (r"local user with ID", ErrorKind.USAGE, "name the role: -U, PGUSER, or user= in the connection string"),
+    (r"support(ed)? .*GSSAPI|GSSAPI .*support", ErrorKind.USAGE, "check gssencmode"),
+    (_NO_REASON, ErrorKind.CONNECTION, "see the server's log"),
+    (r"contact any KDC", ErrorKind.CONNECTION, "check that the Kerberos server (KDC) can be reached"),
+    (r"GSSAPI", ErrorKind.AUTHENTICATION, _TICKET),
+    (r"no encryption", ErrorKind.AUTHENTICATION, _ENCRYPTION),
     (r"channel binding|authentication method requirement", ErrorKind.AUTHENTICATION, _CHECK_METHOD),
     (
         r"starting up|shutting down|not (yet )?accepting|recovery mode|terminating connection",
@@ -211,6 +222,7 @@ def connect_failure(conninfo: str, error: psycopg.Error) -> PgcdcError:
     # psycopg doesn't name a host that comes from the environment.
     said = str(error).replace("resolve host None", f"resolve host {os.environ.get('PGHOST')!r}")
     text = _one_line(_FAILED.sub("", said, count=1))
+    text = f"{text} {_NO_REASON}" if text.endswith(" failed:") else text
     kind, hint = _refusal(conninfo, text)
     # As in other errors; the hint says to check that the server is running.
     text = _DETAIL.sub(r" (\1)", text.partition(" Is the server running")[0])
