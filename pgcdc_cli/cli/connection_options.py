@@ -108,6 +108,7 @@ def connection_string(
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     _check_text(dbname, host, username, password)
+    _check_port(port)
     options = {"host": host or None, "port": port or None, "user": username or None}
     options["fallback_application_name"] = "pgcdc"
     try:

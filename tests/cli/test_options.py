@@ -125,6 +125,11 @@ def test_control_characters_are_shown_not_obeyed():
         (["slot", "list", "--nope"], "no such option: --nope", "slot list"),
         (["slot", "list", "-p", "5x"], '-p/--port: "5x" is not a port number (1 to 65535)', "slot list"),
         (
+            ["slot", "list", "-d", "postgresql://localhost/shop", "-p", "5x"],
+            '-p/--port: "5x" is not a port number (1 to 65535)',
+            "slot list",
+        ),
+        (
             ["slot", "list", "-p", "70000"],
             '-p/--port: "70000" is not a port number (1 to 65535)',
             "slot list",
