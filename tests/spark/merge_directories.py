@@ -33,10 +33,10 @@ from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.interface import Format, Piece
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.spark.pgcdc_merge.folder_names import folder_name
 from pgcdc_cli.spark.pgcdc_merge.job import LAKES, merge
 from pgcdc_cli.spark.pgcdc_merge.lake import new_session
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
-from pgcdc_cli.spark.pgcdc_merge.segments import folder_name
 from pgcdc_cli.spark.warehouse import read_record
 
 EXACT = ConnectorConfig(

@@ -51,7 +51,7 @@ def test_recorded_versions_never_show_half_a_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "AT_ONCE", 1)
+        patch.setattr("pgcdc_cli.spark.pgcdc_merge.lake.AT_ONCE", 1)
         patch.setattr(
             job if dies_in == "merge_table" else ControlTable,
             dies_in,

@@ -78,7 +78,7 @@ def test_a_run_that_died_between_tables_is_finished_first(
 
     with monkeypatch.context() as patch:
         patch.setattr(job, "merge_table", dying)
-        patch.setattr(job, "AT_ONCE", 1)
+        patch.setattr("pgcdc_cli.spark.pgcdc_merge.lake.AT_ONCE", 1)
         with pytest.raises(KeyboardInterrupt):
             merge_into(spark, directory, warehouse)
     control = ControlTable(spark, DeltaLake(str(warehouse)), str(warehouse)).progress("merge").all

@@ -27,7 +27,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from .column_types import LakeColumn
-from .segments import escaped
+from .hadoop_files import escaped
 
 # Pickle the classes themselves, not the name of this module: workers needn't have it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # it has no annotations

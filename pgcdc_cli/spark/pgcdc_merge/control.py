@@ -21,10 +21,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from .hadoop_files import HadoopFiles, join
 from .lake import CONTROL, Lake, LakeTable, is_conflict, plan_plainly
 from .merge_errors import WRITABLE, MergeError, cause_of
 from .options import MERGE
-from .segments import HadoopFiles, join
 
 ALL = ""
 RECORD = f"{CONTROL}.json"

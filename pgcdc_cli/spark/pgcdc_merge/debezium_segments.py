@@ -33,8 +33,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .column_types import from_text, in_range
+from .hadoop_files import escaped
 from .merge_errors import MergeError
-from .segments import ChangeFile, TableVersion, escaped, parsed_json, read_json, struct_of_texts
+from .segments import ChangeFile, parsed_json, read_json, struct_of_texts
+from .table_version import TableVersion
 
 Form = dict[str, Any]
 

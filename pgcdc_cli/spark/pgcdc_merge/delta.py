@@ -21,11 +21,12 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .delta_rewrite import rewriting
+from .folder_names import folder_name
+from .hadoop_files import HadoopFiles, join
 from .java_classes import java_class
 from .lake import CONTROL, UNKNOWN, CommitMark, NamedTypes, TableCommit, alterations, is_ours, literal, quoted
 from .merge_errors import MergeError, cause_of
 from .options import ANY, CHANGELOG, MERGE, MODERN
-from .segments import HadoopFiles, folder_name, join
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"

@@ -32,7 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .column_types import LakeColumn
 from .rows import key_pairs, key_values, new_value, old_columns, old_value, unsent
-from .segments import TableVersion, with_all_columns
+from .table_version import TableVersion, with_all_columns
 
 PREFIX = "_pgcdc_"
 LSN, COMMIT_TS, DELETED = "_pgcdc_lsn", "_pgcdc_commit_ts", "_pgcdc_deleted"

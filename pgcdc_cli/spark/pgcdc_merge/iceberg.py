@@ -17,11 +17,11 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from .folder_names import folder_name
 from .java_classes import java_class
 from .lake import CONTROL, UNKNOWN, CommitMark, NamedTypes, TableCommit, alterations, literal, quoted
 from .merge_errors import MergeError
 from .options import ANY, CHANGELOG
-from .segments import folder_name
 
 _CATALOG = "pgcdc"
 _PROPERTY = "spark.sql.iceberg.snapshot-property."

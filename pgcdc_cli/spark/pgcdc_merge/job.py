@@ -1,4 +1,4 @@
-"""The run: from the directory's manifest to the control table, then maintenance.
+"""The run: from the directory's manifest to the control table, then maintenance (`maintenance.py`).
 
 Each table is merged from its own mark, in a thread and a session of its own. An error of one table doesn't
 stop the others: it becomes the table's problem in the summary.
@@ -7,11 +7,10 @@ stop the others: it becomes the table's problem in the summary.
 import datetime as dt
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.errors import PySparkException
@@ -22,9 +21,21 @@ from .column_types import Choices
 from .control import ALL, ControlRow, ControlTable, Former, TableMode, locked
 from .delta import DeltaLake
 from .fold import Extras
+from .hadoop_files import HadoopFiles, join
 from .iceberg import IcebergLake
 from .java_classes import keep_what_expressions_need
-from .lake import CONTROL, CommitMark, Lake, LakeTable, is_conflict, new_session, plan_plainly, quoted
+from .lake import (
+    CONTROL,
+    CommitMark,
+    Lake,
+    LakeTable,
+    at_once,
+    is_conflict,
+    new_session,
+    plan_plainly,
+    quoted,
+)
+from .maintenance import Maintenance
 from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, append_changes, merge_table
 from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions
@@ -45,22 +56,17 @@ from .plan import (
     ranges,
 )
 from .schema_evolution import ANEW
-from .segments import FinishedSegment, HadoopFiles, join, read_manifest, read_schemas, verify
+from .segments import FinishedSegment, read_manifest, verify
 from .summary import Summary, TableListener
 from .table_range import PlannedRange, TableRange, former_rows, remembered, table_ranges
+from .table_version import read_schemas
 from .values import error_of_value
 
 LAKES: Mapping[str, type[DeltaLake | IcebergLake]] = {"delta": DeltaLake, "iceberg": IcebergLake}
 """The table formats, by name."""
 
-AT_ONCE = 4
-"""Number of tables that are merged at the same time."""
-
 FEW_ROWS, FEW_BYTES = 10_000, 8 << 20
 """With at most so many changes, and table files of at most so many bytes, merges use plain plans."""
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -146,8 +152,13 @@ class _MergeRun:
                     self._merge_range(wanted, control, stream_id, mode)
             if not self._options.dry_run:
                 control.keep_record()
-                self._maintain(control)
+                Maintenance(self._options, self._open, self._lake.control_location, self._summary).run(
+                    control
+                )
             return self._summary.content(control.rows)
+
+    def _maintenance(self) -> Maintenance:
+        return Maintenance(self._options, self._open, self._lake.control_location, self._summary)
 
     def _control(self, known: ControlTable | None) -> ControlTable:
         if known is None:
@@ -173,7 +184,7 @@ class _MergeRun:
             return
         control.plan(stream_id, mode, last.number)
         self._summary.begin(len(ready))
-        found = _at_once(lambda task: self._merge_one(task, mark), ready)
+        found = at_once(lambda task: self._merge_one(task, mark), ready)
         merged = {row.key: row for row in found if row is not None}
         self._summary.changed |= merged
         waiting = {task.key: self._row_of_problem(task, first, stream_id) for task in tasks}
@@ -364,70 +375,6 @@ class _MergeRun:
                 ANEW,
             ) from error
 
-    def _maintain(self, control: ControlTable) -> None:
-        """Convert, compact and expire tables as the options ask; failures become warnings.
-
-        This comes after the control table's last write: that holds what the marks of removed versions said.
-        The versions after compaction are recorded before anything is removed, so that recorded versions can
-        always be read.
-        """
-        if self._options.readers is not None:
-            wanted = [row for row in control.rows.values() if self._is_wanted(row)]
-            self._record(control, wanted, _at_once(self._converted, wanted))
-        rows = [row for row in control.rows.values() if self._is_kept_up(row)]
-        if self._options.compact:
-            self._record(control, rows, _at_once(self._compacted, rows))
-        if self._options.retain is not None and rows:
-            _at_once(self._expire, [self._lake.control_location, *(str(row.path) for row in rows)])
-
-    def _record(self, control: ControlTable, before: list[ControlRow], rows: list[ControlRow]) -> None:
-        """Write changed rows to the control table, and to the summary."""
-        if before != rows:
-            control.finish({row.key: row for row in rows})
-        changed = self._summary.changed
-        changed |= {row.key: row for row in rows if row.key in changed}
-
-    def _is_kept_up(self, row: ControlRow) -> bool:
-        """Whether to maintain a row's table: with --follow, only if this merge changed it."""
-        return self._is_wanted(row) and (self._options.follow is None or row.key in self._summary.changed)
-
-    def _is_wanted(self, row: ControlRow) -> bool:
-        """Whether a row is of a selected table that exists."""
-        selected = row.table != ALL and self._options.selects(row.table)
-        return selected and row.path is not None and row.version is not None
-
-    def _converted(self, row: ControlRow) -> ControlRow:
-        assert self._options.readers is not None
-        try:
-            table = self._untouched(row)
-            return row if table is None else replace(row, version=table.convert(self._options.readers))
-        except MergeError as error:
-            self._summary.warn(error.message)
-        except (PySparkException, Py4JJavaError) as error:
-            self._summary.warn(f'could not convert "{row.table}": {cause_of(error)}')
-        return row
-
-    def _untouched(self, row: ControlRow) -> LakeTable | None:
-        """Open a table; None if others changed it, since the next merge must find it unchanged."""
-        table = self._open(str(row.path))
-        touched = row.version is None or table.was_set_back(row.version) or table.written_since(row.version)
-        return None if touched else table
-
-    def _compacted(self, row: ControlRow) -> ControlRow:
-        try:
-            table = self._untouched(row)
-            return row if table is None else replace(row, version=table.compact())
-        except (PySparkException, Py4JJavaError) as error:
-            self._summary.warn(f'could not compact "{row.table}": {cause_of(error)}')
-            return row
-
-    def _expire(self, location: str) -> None:
-        assert self._options.retain is not None
-        try:
-            self._open(location).expire(self._options.retain)
-        except (PySparkException, Py4JJavaError) as error:
-            self._summary.warn(f'could not remove old versions of "{location}": {cause_of(error)}')
-
     def _open(self, location: str) -> LakeTable:
         return self._lake.open(self._session(), location)
 
@@ -441,11 +388,6 @@ class _MergeRun:
             return session
         plan_plainly(session)
         return session if self._lake.open(session, work.path).size <= FEW_BYTES else self._session()
-
-
-def _at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(work, items))
 
 
 def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:

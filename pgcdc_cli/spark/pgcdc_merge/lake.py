@@ -6,9 +6,10 @@ Each table is written through a Spark session of its own, so that tables can be 
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
@@ -48,12 +49,18 @@ UNKNOWN = -1
 CONTROL = "_pgcdc"
 """Folder or namespace of the control table."""
 
+AT_ONCE = 4
+"""Number of tables that are written at the same time."""
+
 _CONFLICTS = re.compile(
     r"\bConcurrent\w*Exception\b|DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
     r"|ValidationException|CommitFailedException|AlreadyExistsException"
 )
 """Errors of Delta and Iceberg if another writer changed the table."""
 
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 NamedTypes: TypeAlias = Sequence[tuple[str, str]]
 """Column names, with types as written by `DataType.simpleString`."""
@@ -298,3 +305,9 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """Quote a string for SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def at_once(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Do the same with many tables, with some at the same time."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(work, items))

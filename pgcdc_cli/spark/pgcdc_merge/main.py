@@ -14,12 +14,12 @@ from typing import Any
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
+from .hadoop_files import HadoopFiles, join
 from .java_classes import java_class
 from .job import LAKES, Kept, merge
 from .lake import SETTINGS, STATIC
 from .merge_errors import MergeError
 from .options import FORMAT_VERSION, MERGE, PACKAGES, PROGRESS, MergeOptions, merge_options, parser
-from .segments import HadoopFiles, join
 from .summary import TableListener
 
 FAILED = 14

@@ -55,8 +55,8 @@ from .rows import (
     with_unsent_columns,
 )
 from .schema_evolution import ANEW, Goal
-from .segments import TableVersion, with_all_columns
 from .table_range import PlannedRange
+from .table_version import TableVersion, with_all_columns
 from .values import as_text, known_value, missing_value, raise_missing, typed_for_changelog, typed_for_table
 
 _VIEW = "folded"

@@ -27,8 +27,9 @@ from .schema_evolution import (
     with_other_values,
     with_unknown,
 )
-from .segments import FinishedSegment, TableVersion
+from .segments import FinishedSegment
 from .table_range import PlannedRange, TableRange
+from .table_version import TableVersion
 
 _EXTRAS = frozenset({LSN, COMMIT_TS, DELETED})
 

@@ -30,8 +30,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from . import debezium_segments
 from .column_types import BACKSLASH, QUOTE, LakeColumn, from_text, in_range, same_text
+from .hadoop_files import escaped
 from .lake import quoted
-from .segments import ChangeFile, TableVersion, escaped, parsed_json, read_json, struct_of_texts
+from .segments import ChangeFile, parsed_json, read_json, struct_of_texts
+from .table_version import TableVersion
 
 Value: TypeAlias = tuple[Expression, Expression]
 """A value of a lake table's type, and whether there was one (it is also NULL if it doesn't fit)."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 from .column_types import DECIMAL, INFINITY, VARIANT, LakeColumn, keeps_keys, keeps_numbers, keeps_values
 from .control import KnownColumn
 from .merge_errors import MergeError
-from .segments import TableVersion
+from .table_version import TableVersion
 
 
 @dataclass(frozen=True)

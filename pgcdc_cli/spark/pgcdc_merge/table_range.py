@@ -11,10 +11,12 @@ from itertools import chain, groupby
 from typing import Self
 
 from .control import NOBODY, ControlRow, Former, KnownColumn, ModeProgress
+from .folder_names import folded, name_mark
 from .lake import Lake
 from .options import MERGE
 from .schema_evolution import Goal
-from .segments import ChangeFile, FinishedSegment, TableVersion, folded, name_mark, with_all_columns
+from .segments import ChangeFile, FinishedSegment
+from .table_version import TableVersion, with_all_columns
 
 Name = tuple[str, str]
 """Schema and table."""

@@ -18,7 +18,7 @@ from .column_types import LakeColumn, from_text, same_text, without_zeros
 from .lake import SETTINGS, literal
 from .merge_errors import MergeError
 from .rows import key_pairs, key_values, new_value, old_value
-from .segments import TableVersion
+from .table_version import TableVersion
 
 _DUPLICATES = "spark.sql.variant.allowDuplicateKeys"
 _SHOWN = 60
