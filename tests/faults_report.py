@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -60,5 +61,5 @@ class FaultsReport:
 def _lines(page: str) -> Iterator[tuple[str, str]]:
     """Read the lines of an earlier page, by what was done."""
     _, _, rest = page.partition(HEAD)
-    for line in rest.partition("\n\n")[0].splitlines():
+    for line in takewhile(lambda line: line.startswith("|"), rest.splitlines()):
         yield line.split("|")[1].strip(), line + "\n"

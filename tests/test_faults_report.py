@@ -26,3 +26,9 @@ def test_a_test_that_failed_stands_there_until_it_passes(tmp_path):
     run(page, 1, kill=3)
     assert run(page, 2, failed=True)[1] == "| test_x.py::test_y | **failed** | 2 |  |"
     assert run(page, 2, kill=6) == ["| kill | times: 6 | 2 | 7 |"]
+
+
+def test_a_run_without_any_fault_leaves_a_page_that_the_next_one_can_read(tmp_path):
+    page = tmp_path / "faults.md"
+    assert run(page, 1) == []
+    assert run(page, 1, kill=3) == ["| kill | times: 3 | 1 | 7 |"]
