@@ -53,6 +53,11 @@ class Destination(Protocol):
     @property
     def control(self) -> ControlFiles: ...
 
+    @property
+    def gap_remedy(self) -> str | None:
+        """The sink's `gap_remedy`, known after `recover`."""
+        ...
+
     def lock(self) -> HeldLock:
         """Lock the output against other processes. Raises LOCKED."""
         ...
@@ -121,6 +126,10 @@ class CheckpointedSink:
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint on disk; None before the first."""
         return self._checkpoint
+
+    @property
+    def gap_remedy(self) -> str | None:
+        return self._destination.gap_remedy
 
     @property
     def _saved(self) -> Checkpoint:

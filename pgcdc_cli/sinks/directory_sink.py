@@ -52,6 +52,7 @@ class SegmentDirectory:
 
     in_segments: ClassVar[bool] = True
     control: ControlFiles = IN_DIRECTORY
+    gap_remedy: ClassVar[None] = None
 
     def __init__(self, outputs: TableFiles, settings: SinkSettings) -> None:
         self._outputs = outputs

@@ -23,6 +23,8 @@ from pgcdc_cli.sinks.sink import SinkSettings
 _PUT_BACK = "move the file that was written back under this name, and run again"
 _RESTORE = "restore the file from a copy, and run again"
 _MOVE_AWAY = "move it away, and run again"
+_OLDER = '"{}" has changes beyond its checkpoint, which do not come again: {}'
+_NEWER_COPY = "restore the checkpoint from a newer copy"
 _NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back next to it"
 
 
@@ -59,6 +61,7 @@ class SingleFile:
         self._files = outputs.files
         self._files.kept = self._name = name
         self._moved: str | None = None
+        self.gap_remedy: str | None = None
 
     @property
     def _full(self) -> str:
@@ -94,6 +97,7 @@ class SingleFile:
         if there is None or (there.inode != checkpoint.inode and not there.size):
             self._moved = self._find_moved(checkpoint.inode, entry.state)
         if self._moved is not None:
+            self.gap_remedy = self._against_cut(self._moved, checkpoint)
             return checkpoint
         if there is None:
             hint = self._without_it(checkpoint)
@@ -111,7 +115,17 @@ class SingleFile:
             raise damaged(self._full, reason, hint=self._without_copy(checkpoint))
         if not whole:
             raise damaged(self._full, "it was changed", hint=self._without_copy(checkpoint))
+        self.gap_remedy = self._against_cut(self._name, checkpoint)
         return replace(checkpoint, inode=found.inode)
+
+    def _against_cut(self, name: str, checkpoint: Checkpoint) -> str | None:
+        """Make the hint for a file with more than the checkpoint names, such as one from a backup."""
+        found = self._files.stat(name)
+        if found is None or found.size == checkpoint.files[0].state.size:
+            return None
+        move = "move the file away, " if name == self._name else ""
+        anew = f"{_NEWER_COPY}; if there is none, {move}remove {self.control.checkpoint}, and run again"
+        return _OLDER.format(name, _NEWER_COPY if checkpoint.prepared else anew)
 
     def _without_it(self, checkpoint: Checkpoint) -> str:
         """Make the hint for a file that isn't there; with prepared transactions only it can help."""
@@ -154,6 +168,7 @@ class SingleFile:
         (entry,) = checkpoint.files
         name = self._moved or self._name
         self._files.truncate(name, entry.state.size)
+        self.gap_remedy = None
         if self._moved is None:
             self._outputs.open(entry, b"", exists=True)
         else:

@@ -90,6 +90,11 @@ class Sink(Protocol):
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint on disk."""
 
+    @property
+    def gap_remedy(self) -> str | None:
+        """What to do instead of going on behind a gap, where that would cut off what never comes again."""
+        ...
+
     def open(self) -> None:
         """Lock and recover; then `checkpoint` must be checked against the source, if there is one."""
 

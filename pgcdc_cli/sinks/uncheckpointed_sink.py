@@ -79,6 +79,10 @@ class UncheckpointedSink:
     def checkpoint(self) -> Checkpoint | None:
         return None
 
+    @property
+    def gap_remedy(self) -> None:
+        return None
+
     def open(self) -> None:
         """Open the target; a named pipe waits for its reader. Raises KeyboardInterrupt if the run ends."""
         if isinstance(self._target, int):

@@ -147,7 +147,8 @@ class RunStart:
             if error.kind is ErrorKind.SLOT_MISSING and self._done:
                 self._check_server_without_slot(source, connection, log_end)
                 known = self._sink.checkpoint is not None
-                error.hint = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
+                lost = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
+                error.hint = self._sink.gap_remedy or lost
             raise
 
     def _check_server_without_slot(
@@ -194,10 +195,10 @@ class RunStart:
         if done and not exists:
             # A slot that is left on a server that is then refused would retain its WAL.
             self._check_server_without_slot(source, connection, log_end)
-        if done and not (exists or self._settings.accept_gap):
+        if done and not (exists or self._accepts_gap):
             message = f'could not continue from {done}: slot "{name}" is gone'
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
-            raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=hint)
+            raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=self._sink.gap_remedy or hint)
         self._check_publications(for_slot=exists)
         check_slot_name(name)
         try:
@@ -208,6 +209,11 @@ class RunStart:
                 error.hint = _SLOT_IN_USE
             raise
         self._created = True
+
+    @property
+    def _accepts_gap(self) -> bool:
+        """Whether a gap is accepted that makes no other one, by cutting off what is in the output."""
+        return self._settings.accept_gap and self._sink.gap_remedy is None
 
     def _check_publications(self, *, for_slot: bool) -> None:
         if not self._format.decodes:
@@ -251,14 +257,19 @@ class RunStart:
             if settings.accept_database:
                 # Its slot, which is this database's, is found by its position to have all changes since.
                 checkpoint = replace(checkpoint, source=replace(checkpoint.source, database=source.database))
-            return check_source(
-                checkpoint,
-                source,
-                slot_position=Lsn(0) if self.unread else position,
-                accept_gap=settings.accept_gap,
-                accept_publications=settings.accept_publications,
-                history=lambda: connection.timeline_history(source.timeline),
-            )
+            try:
+                return check_source(
+                    checkpoint,
+                    source,
+                    slot_position=Lsn(0) if self.unread else position,
+                    accept_gap=self._accepts_gap,
+                    accept_publications=settings.accept_publications,
+                    history=lambda: connection.timeline_history(source.timeline),
+                )
+            except PgcdcError as error:
+                if error.kind is ErrorKind.GAP:
+                    error.hint = self._sink.gap_remedy or error.hint
+                raise
         if self._done and not settings.accept_gap:
             check_gap(settings.slot, position, self._done, _LOST_UNCHECKED)
         elif self._done and position > self._done:

@@ -8,7 +8,7 @@ import pytest
 from file_sink_tools import TXS, feed, lines, make_sink, started
 from sink_tools import START, Framed, error_of, expected, go_on
 
-from pgcdc_cli.changes.slice import Edge, TableRead
+from pgcdc_cli.changes.slice import Edge, Prepared, TableRead
 from pgcdc_cli.directory import disk
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
@@ -275,8 +275,48 @@ def test_what_was_written_stays_until_the_source_is_known_to_send_it_again(tmp_p
         again = make_sink(path)
         again.open()
         assert again.checkpoint.end_lsn == TXS[0].end_lsn
+        assert again.gap_remedy == (
+            '"out" has changes beyond its checkpoint, which do not come again: restore the checkpoint from a'
+            " newer copy; if there is none, move the file away, remove out.checkpoint, and run again"
+        )
         again.close()
         assert lines(path) == expected(TXS[:2])
+    sink = started(path)
+    assert sink.gap_remedy is None
+    sink.close()
+    assert lines(path) == expected(TXS[:1])
+
+
+def test_what_a_moved_file_has_beyond_its_checkpoint_is_named(tmp_path):
+    path = tmp_path / "out"
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.flush()
+    sink.write(feed().whole(TXS[1]))
+    sink._release()
+    path.rename(tmp_path / "out.1")
+    again = make_sink(path)
+    again.open()
+    assert again.gap_remedy == (
+        '"out.1" has changes beyond its checkpoint, which do not come again: restore the checkpoint from a'
+        " newer copy; if there is none, remove out.checkpoint, and run again"
+    )
+    again.close()
+
+
+def test_only_a_newer_checkpoint_helps_where_an_older_one_has_prepared_transactions(tmp_path):
+    """Their changes are only in spools, which are removed if there is no checkpoint."""
+    path = tmp_path / "out"
+    sink = started(path)
+    edge = Edge(Lsn(0), TXS[0].end_lsn, 0, prepared=(Prepared(7, "gid", START),))
+    sink.write(replace(feed().whole(TXS[0]), edge=edge))
+    sink.flush()
+    sink.write(feed().whole(TXS[1]))
+    sink._release()
+    again = make_sink(path)
+    again.open()
+    assert again.gap_remedy.endswith(": restore the checkpoint from a newer copy")
+    again.close()
 
 
 def test_hup_lets_go_of_a_file_of_which_nothing_is_lost_by_that(tmp_path):

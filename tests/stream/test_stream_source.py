@@ -186,6 +186,42 @@ def test_a_slot_that_another_process_reads_while_the_stream_starts_is_a_gap(sour
     assert delivers(source.uri, slot, out, "--accept-gap") == [1, 4]
 
 
+@pytest.mark.parametrize("slot_is_gone", [False, True])
+def test_what_a_file_has_beyond_an_older_checkpoint_is_not_cut_off(source, tmp_path, slot_is_gone):
+    """Somebody restored the checkpoint from a backup; the slot no longer has what came since."""
+    slot, out = source.create_slot(), tmp_path / "out"
+    checkpoint = tmp_path / "out.checkpoint"
+    insert(source, 1, 1)
+    assert stream(source.uri, slot, "-f", out, *NOW).returncode == 0
+    older = checkpoint.read_bytes()
+    insert(source, 2, 2)
+    assert stream(source.uri, slot, "-f", out, *NOW).returncode == 0
+    newer = checkpoint.read_bytes()
+    checkpoint.write_bytes(older)
+    if slot_is_gone:
+        source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    hint = (
+        '"out" has changes beyond its checkpoint, which do not come again: restore the checkpoint from a'
+        " newer copy; if there is none, move the file away, remove out.checkpoint, and run again"
+    )
+    create = ("--create-slot",) if slot_is_gone else ()
+    for accept in ((), create, (*create, "--accept-gap")):
+        run = stream(source.uri, slot, "-f", out, *NOW, *accept)
+        assert (run.returncode, run.stderr.splitlines()[-1]) == (5 if slot_is_gone else 6, f"hint: {hint}")
+        assert numbers(out.read_text()) == [1, 2]
+    if not slot_is_gone:
+        checkpoint.write_bytes(newer)
+        assert stream(source.uri, slot, "-f", out, *NOW).returncode == 0
+    insert(source, 3, 3)
+    out.rename(tmp_path / "before")
+    checkpoint.unlink()
+    assert stream(source.uri, slot, "-f", out, *NOW, *create).returncode == 0
+    insert(source, 4, 4)
+    assert stream(source.uri, slot, "-f", out, *NOW).returncode == 0
+    assert numbers((tmp_path / "before").read_text()) == [1, 2]
+    assert numbers(out.read_text()) == ([4] if slot_is_gone else [3, 4])
+
+
 def test_a_slot_made_anew_is_a_gap(source, written):
     slot, out = written
     source.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
