@@ -29,11 +29,14 @@ def checked(read: Callable[[str], object]) -> Callable[[str | None], str | None]
 
 
 def size(text: str) -> int:
-    """Parse a size into bytes, 1 or more; a number without a unit is bytes."""
+    """Parse a size into bytes, 1 or more. Without a unit, 1024 or more: 10 is meant for 10MB."""
     amount, unit = _split(text, "a size", _BYTES)
     count = round(float(amount) * _BYTES[unit or "B"])
     if count < 1:
         raise usage_error(f'"{text}" is less than a byte')
+    if not unit and count < _BYTES["kB"]:
+        reason = "is less than a kilobyte: a number with a unit, such as 128MB"
+        raise usage_error(f'"{text}" {reason}, or {text.strip()}B')
     return count
 
 

@@ -25,6 +25,10 @@ OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create
             '--rotate-size: "12parsecs" is not a size: a number with a unit (B, kB, MB, GB, TB)',
         ),
         ("--rotate-size 0", '--rotate-size: "0" is less than a byte'),
+        (
+            "--rotate-size 10",
+            '--rotate-size: "10" is less than a kilobyte: a number with a unit, such as 128MB, or 10B',
+        ),
         ("--max-time soon", '--max-time: "soon" is not a time: a number with a unit (ms, s, min, h, d)'),
         ("-s -1", '-s/--status-interval: "-1" is not a time: a number with a unit (ms, s, min, h, d)'),
         (
