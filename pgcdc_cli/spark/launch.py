@@ -103,7 +103,8 @@ def submit(
 
     Raises PgcdcError: SPARK if Spark could not run or merged nothing (no spark-submit, no Java, a package
     that can't be fetched, a master that doesn't answer, a damaged segment), LOCKED if another merge is
-    running, USAGE if pyspark isn't installed, or for `extra` arguments that pgcdc can't support.
+    running, USAGE if pyspark isn't installed, for an input that no stream writes, or for `extra` arguments
+    that pgcdc can't support.
     """
     _check_extra(spark.extra)
     refuse_without_manifest(options.input)

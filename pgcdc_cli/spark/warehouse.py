@@ -136,11 +136,15 @@ def _segments(manifest: bytes, until: int | None) -> Iterator[tuple[int, str]]:
 
 
 def refuse_without_manifest(location: str) -> None:
-    """Raise PgcdcError (SPARK) for a local input without a finished segment, before Spark starts."""
+    """Raise PgcdcError for a local input without a finished segment, before Spark starts.
+
+    USAGE if no stream has begun to write it, SPARK otherwise.
+    """
     directory = local_path(location)
     if directory is not None and not is_there(directory / _MANIFEST):
         message, hint = NO_MANIFEST
-        raise PgcdcError(ErrorKind.SPARK, message.format(directory / _MANIFEST), hint=hint)
+        kind = ErrorKind.SPARK if is_there(directory / _CHECKPOINT) else ErrorKind.USAGE
+        raise PgcdcError(kind, message.format(directory / _MANIFEST), hint=hint)
 
 
 def is_there(path: Path) -> bool:

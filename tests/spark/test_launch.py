@@ -227,7 +227,7 @@ def test_a_directory_without_a_finished_segment_needs_no_spark(
 ) -> None:
     with pytest.raises(PgcdcError) as caught:
         submit(MergeOptions(f"{scheme}{tmp_path}", "wh"), SparkOptions())
-    assert caught.value.kind is ErrorKind.SPARK
+    assert caught.value.kind is ErrorKind.USAGE
     assert caught.value.message == f'could not read "{tmp_path}/manifest.jsonl": there is no such file'
     assert not recorded.exists()
 

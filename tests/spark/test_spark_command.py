@@ -291,7 +291,6 @@ def test_if_new_ends_without_spark_if_a_stream_has_not_finished_a_segment(
     """As in the first nights of a source that nobody writes to. A manifest that is lost is an error."""
     checkpoint = tmp_path / "in" / "checkpoint.json"
     (tmp_path / "in" / "manifest.jsonl").unlink()
-    assert run(spark_home, "--if-new")[0] == 14
     checkpoint.write_text('{"segment":1}')
     assert not is_new(spark_home)
     assert run(spark_home, "--if-new", "--verbose")[1] == "nothing new: no segment is finished yet\n"
@@ -300,6 +299,20 @@ def test_if_new_ends_without_spark_if_a_stream_has_not_finished_a_segment(
     assert run(spark_home)[0] == 14
     checkpoint.write_text('{"segment":2}')
     assert run(spark_home, "--if-new")[0] == 14
+
+
+def test_an_input_that_no_stream_writes_is_a_usage_error_as_for_show(
+    spark_home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in" / "manifest.jsonl").unlink()
+    for name in ("nope", "in"):
+        for more in ((), ("--if-new",), ("--dry-run",)):
+            status, shown, error = run(spark_home, "--input", name, *more)
+            assert (status, shown) == (2, "")
+            assert error.startswith(f'pgcdc: error: could not read "{name}/manifest.jsonl": there is no such')
+        show = [sys.executable, "-m", "pgcdc_cli", "show", str(tmp_path / name)]
+        assert subprocess.run(show, capture_output=True, check=False).returncode == 2
+    assert not (spark_home.parent / "trace").exists()
 
 
 def is_new(spark_home: Path, *arguments: str) -> bool:
