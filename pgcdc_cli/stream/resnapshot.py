@@ -34,7 +34,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.sink import Sink
-from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility
+from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility, is_unknown_name
 from pgcdc_cli.stream.snapshot_rows import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot_session import Columns
 from pgcdc_cli.stream.snapshot_tables import ChangedTableError, SnapshotTable, WantedRows, find_tables
@@ -164,6 +164,7 @@ class Resnapshot:
         self._sessions = ExitStack()
         self._known: dict[int, _Known] = {}
         self._limits: dict[int, int] = {}
+        self._renamed: set[int] = set()
         self._to_lock: Sequence[tuple[str, str]] = ()
         self._not_before = 0.0
         self._barrier = 0
@@ -279,7 +280,7 @@ class Resnapshot:
             self._known[one.oid] = _Known(table.schema, look.position)
             self._reach(_begun(table.schema, one))
         else:
-            self._copy(self._in_order(one), table, look)
+            self._copy_known(self._in_order(one), table, look)
         self._session.end()
         return True
 
@@ -317,6 +318,20 @@ class Resnapshot:
         if time.monotonic() > self._quiet_until:
             self._quiet_until = math.inf
             log.warning("no table is read again until transaction %d, which started earlier, has ended", xid)
+
+    def _copy_known(self, one: TableResnapshot, table: SnapshotTable, look: Look) -> None:
+        """Write what `_copy` writes; begin again if a name in the last row's key isn't known any more.
+
+        Only once, since the server may have refused anything else.
+        """
+        try:
+            self._copy(one, table, look)
+        except PgcdcError as error:
+            if one.oid in self._renamed or not is_unknown_name(error):
+                raise
+            self._renamed.add(one.oid)
+            self._output.abandon()
+            self._reach(one.anew(one.key))
 
     def _copy(self, one: TableResnapshot, table: SnapshotTable, look: Look) -> None:
         """Write the rows to read once more and the next chunk, both from one snapshot."""

@@ -79,6 +79,9 @@ FROM unnest(%(key)s::text[]) WITH ORDINALITY AS k (name, n)
 JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = k.name
 """
 
+_UNKNOWN_NAMES = {"22P02", "42P01", "42704", "3F000"}
+"""What the server says of a name that was renamed: of an enum's value, a table, another object, a schema."""
+
 _UNDEFINED_FUNCTION = "42883"
 _OTHER_OPERATORS = "the index of its key has an operator class that tells apart what is equal otherwise"
 _OTHER_WAY = "read it into another directory or file, with pgcdc snapshot"
@@ -194,6 +197,12 @@ class ResnapshotSession:
 
     def _ask(self, query: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         return self.snapshot.ask(query, parameters, doing="look at the tables that are read again")
+
+
+def is_unknown_name(error: PgcdcError) -> bool:
+    """Whether the server may have refused a key because a name in it was renamed."""
+    cause = error.__cause__
+    return isinstance(cause, psycopg.Error) and cause.sqlstate in _UNKNOWN_NAMES
 
 
 def _collated(column: str, collation: Sequence[str] | None) -> sql.Composed:

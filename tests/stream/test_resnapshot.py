@@ -353,6 +353,44 @@ def test_a_key_that_gets_another_order_is_read_from_its_first_row(server15, tmp_
     database.drop()
 
 
+RENAMES = {
+    "kind": ("'b'", "ALTER TYPE kind RENAME VALUE 'b' TO 'c'"),
+    "regclass": ("'one.named'", "ALTER TABLE one.named RENAME TO other"),
+    "regtype": ("'one.named'", "ALTER SCHEMA one RENAME TO two"),
+}
+
+
+@pytest.mark.parametrize("key", RENAMES)
+@pytest.mark.parametrize("while_it_runs", [False, True])
+def test_a_key_with_a_name_that_is_renamed_is_read_from_its_first_row(
+    database18, tmp_path, key, while_it_runs
+):
+    """The last row read is known by its text, which then means nothing any more."""
+    value, rename = RENAMES[key]
+    database18.execute(
+        "CREATE TYPE kind AS ENUM ('a', 'b'); CREATE SCHEMA one; CREATE TABLE one.named ();"
+        f"CREATE TABLE items (id {key}, n int, PRIMARY KEY (id, n));"
+        f"INSERT INTO items SELECT {value}, g FROM generate_series(1, 120) g;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    database18.execute("VACUUM items")
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = (database18.uri, slot, "-D", out, *AGAIN, *OFTEN)
+    if while_it_runs:
+        command = small_chunks(*arguments, *NOW, where="between", step=2)
+        environment = {**os.environ, "SERVER": database18.uri, "STATEMENTS": rename}
+        subprocess.run(command, check=True, env=environment, timeout=60)
+    else:
+        killed = subprocess.run(small_chunks(*arguments, where="behind", step=2), check=False, timeout=60)
+        assert (killed.returncode, progress(out)["stage"]) == (-signal.SIGKILL, "reading")
+        database18.execute(rename)
+        subprocess.run(small_chunks(*arguments, *NOW), check=True)
+    assert progress(out)["stage"] == "done"
+    read = [new["n"] for op, _, _, new, _ in lines(out) if op == "R"]
+    begun = read.index(1, 1)
+    assert read[begun:] == list(range(1, 121))
+
+
 def test_a_row_that_a_filter_lets_in_where_all_is_read_is_read_once_more(database18, tmp_path):
     """The stream inserts it without the unchanged TOAST value."""
     out = tmp_path / "out"
