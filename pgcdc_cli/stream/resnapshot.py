@@ -11,13 +11,11 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import psycopg
 
-from pgcdc_cli.changes.selection import NamePattern
 from pgcdc_cli.changes.slice import (
     ChangeBatch,
     Edge,
@@ -32,12 +30,18 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.sink import Sink
-from pgcdc_cli.stream.resnapshot_session import Look, ResnapshotSession, Visibility, is_unknown_name
+from pgcdc_cli.stream.resnapshot_session import (
+    BusyError,
+    Look,
+    ResnapshotSession,
+    ResnapshotSource,
+    Visibility,
+    is_unknown_name,
+)
 from pgcdc_cli.stream.snapshot_rows import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot_session import Columns
-from pgcdc_cli.stream.snapshot_tables import ChangedTableError, SnapshotTable, WantedRows, find_tables
+from pgcdc_cli.stream.snapshot_tables import SnapshotTable
 from pgcdc_cli.types.database_text import DatabaseText
 
 log = logging.getLogger("pgcdc")
@@ -65,6 +69,10 @@ QUIET = 10.0
 
 _AT = SnapshotPosition(first_table=False, last_table=False, begins=False, ends=False, incremental=True)
 
+_DONE = (
+    'table "%s" is not read once more: an earlier run read it again (%d rows); a run without --resnapshot'
+    " forgets that"
+)
 _NO_TABLE = (
     "publish it first: ALTER PUBLICATION ... ADD TABLE; pgcdc publication show NAME says what is published"
 )
@@ -72,11 +80,6 @@ _GONE = (
     'table "%s" is not read any further: it is no longer published under this name; a run that finds it again'
     " reads it from its first row"
 )
-_NO_KEY = (
-    "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another directory or file:"
-    " pgcdc snapshot"
-)
-_NULL_KEY = "validate it first: ALTER TABLE ... VALIDATE CONSTRAINT ..."
 
 
 class ResnapshotOutput(NamedTuple):
@@ -90,68 +93,6 @@ class ResnapshotOutput(NamedTuple):
     write: Callable[[Slice], None]
     confirm: Callable[[], None]
     abandon: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ResnapshotSource:
-    """Which tables are read (those of `wanted` that match one of the `patterns`), and how."""
-
-    wanted: WantedRows
-    patterns: Sequence[NamePattern]
-    describe: Describe
-    text: DatabaseText
-    stopped: Callable[[], bool]
-
-    def find(self, session: ResnapshotSession) -> list[SnapshotTable]:
-        """Return all of them. Raises USAGE if one has no key, and BusyError."""
-        wanted = replace(
-            self.wanted, includes=lambda *names: any(one.matches(*names) for one in self.patterns)
-        )
-        return self._find(session, wanted)
-
-    def find_again(self, session: ResnapshotSession, known: TableSchema) -> SnapshotTable | None:
-        """Return the current version of a table; None if there is none of this name any more."""
-        wanted = replace(
-            self.wanted, includes=lambda *names: names == (known.schema, known.name), only=known.oid
-        )
-        return next(iter(self._find(session, wanted)), None)
-
-    def _find(self, session: ResnapshotSession, wanted: WantedRows) -> list[SnapshotTable]:
-        try:
-            found = find_tables(session.snapshot, wanted, self.describe)
-        except ChangedTableError as error:
-            raise BusyError(error.tables) from error
-        except PgcdcError as error:
-            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                raise BusyError from error
-            raise
-        for table in found:
-            _check_key(table)
-        return found
-
-
-def _check_key(table: SnapshotTable) -> None:
-    """Raise USAGE where rows can't be read by their key."""
-    key = table.schema.key
-    if not key:
-        message = f'could not read table "{table.schema.display}" again: it has no key'
-        raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_KEY)
-    for column in key:
-        if column in table.facts.unvalidated:
-            reason = f'column "{column}" of its key may be NULL: NOT NULL was added as NOT VALID'
-            message = f'could not read table "{table.schema.display}" again: {reason}'
-            raise PgcdcError(ErrorKind.USAGE, message, hint=_NULL_KEY)
-
-
-class BusyError(Exception):
-    """Another session holds a lock on a table, or changed it since the snapshot: it can't be read for now.
-
-    `to_lock` are the tables, by schema and name, to lock before the next snapshot is taken.
-    """
-
-    def __init__(self, to_lock: Sequence[tuple[str, str]] = ()) -> None:
-        super().__init__()
-        self.to_lock = to_lock
 
 
 class Resnapshot:
@@ -210,8 +151,19 @@ class Resnapshot:
         kept = [one for one in before.values() if one.oid not in self._known and one.caught_up_at > edge.lsn]
         wanted = [_begun(known.schema, before.get(oid)) for oid, known in self._known.items()]
         self.watch.tables = {one.oid: one for one in [*kept, *wanted]}
+        self._tell(wanted)
         self._looked = True
         return True
+
+    def _tell(self, tables: Sequence[TableResnapshot]) -> None:
+        """Say, once a run, how far earlier runs came."""
+        for one in tables:
+            if one.oid not in self._source.told:
+                self._source.told.add(one.oid)
+                if one.stage == "done":
+                    log.warning(_DONE, one.table, one.rows)
+                elif one.after is not None:
+                    log.info('table "%s" is read on, after %d rows', one.table, one.rows)
 
     def record(self) -> None:
         """Write an edge with the tables that were found, if they aren't those of the last one."""

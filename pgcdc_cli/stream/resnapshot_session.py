@@ -1,18 +1,21 @@
-"""A connection that reads tables again and again, each time with a new snapshot."""
+"""A connection that reads tables again and again, each time with a new snapshot, and the tables it finds."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
 
+from pgcdc_cli.changes.selection import NamePattern
 from pgcdc_cli.changes.slice import RowKey, TableResnapshot
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.replication.failures import server_failure
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
-from pgcdc_cli.stream.snapshot_tables import SnapshotTable
+from pgcdc_cli.stream.snapshot_tables import ChangedTableError, SnapshotTable, WantedRows, find_tables
 from pgcdc_cli.types.database_text import DatabaseText
 
 LOCK_TIMEOUT = "200ms"
@@ -86,6 +89,12 @@ _UNDEFINED_FUNCTION = "42883"
 _OTHER_OPERATORS = "the index of its key has an operator class that tells apart what is equal otherwise"
 _OTHER_WAY = "read it into another directory or file, with pgcdc snapshot"
 _NO_ORDER = f"its key can't be compared: {_OTHER_WAY}"
+
+_NO_KEY = (
+    "give it a primary key or REPLICA IDENTITY USING INDEX, or read it into another directory or file:"
+    " pgcdc snapshot"
+)
+_NULL_KEY = "validate it first: ALTER TABLE ... VALIDATE CONSTRAINT ..."
 
 _XIDS = 1 << 32
 
@@ -233,3 +242,69 @@ class _Key(NamedTuple):
         if self.text.decode(raw) == (kept, True):
             return sql.Literal(kept)
         return sql.SQL("convert_from({}, getdatabaseencoding())").format(sql.Literal(raw))
+
+
+@dataclass(frozen=True, slots=True)
+class ResnapshotSource:
+    """Which tables are read (those of `wanted` that match one of the `patterns`), and how.
+
+    `told` are the OIDs of those of which this run has said how far earlier ones came.
+    """
+
+    wanted: WantedRows
+    patterns: Sequence[NamePattern]
+    describe: Describe
+    text: DatabaseText
+    stopped: Callable[[], bool]
+    told: set[int]
+
+    def find(self, session: ResnapshotSession) -> list[SnapshotTable]:
+        """Return all of them. Raises USAGE if one has no key, and BusyError."""
+        wanted = replace(
+            self.wanted, includes=lambda *names: any(one.matches(*names) for one in self.patterns)
+        )
+        return self._find(session, wanted)
+
+    def find_again(self, session: ResnapshotSession, known: TableSchema) -> SnapshotTable | None:
+        """Return the current version of a table; None if there is none of this name any more."""
+        wanted = replace(
+            self.wanted, includes=lambda *names: names == (known.schema, known.name), only=known.oid
+        )
+        return next(iter(self._find(session, wanted)), None)
+
+    def _find(self, session: ResnapshotSession, wanted: WantedRows) -> list[SnapshotTable]:
+        try:
+            found = find_tables(session.snapshot, wanted, self.describe)
+        except ChangedTableError as error:
+            raise BusyError(error.tables) from error
+        except PgcdcError as error:
+            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise BusyError from error
+            raise
+        for table in found:
+            _check_key(table)
+        return found
+
+
+def _check_key(table: SnapshotTable) -> None:
+    """Raise USAGE where rows can't be read by their key."""
+    key = table.schema.key
+    if not key:
+        message = f'could not read table "{table.schema.display}" again: it has no key'
+        raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_KEY)
+    for column in key:
+        if column in table.facts.unvalidated:
+            reason = f'column "{column}" of its key may be NULL: NOT NULL was added as NOT VALID'
+            message = f'could not read table "{table.schema.display}" again: {reason}'
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_NULL_KEY)
+
+
+class BusyError(Exception):
+    """Another session holds a lock on a table, or changed it since the snapshot: it can't be read for now.
+
+    `to_lock` are the tables, by schema and name, to lock before the next snapshot is taken.
+    """
+
+    def __init__(self, to_lock: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__()
+        self.to_lock = to_lock

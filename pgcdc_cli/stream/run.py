@@ -31,7 +31,8 @@ from pgcdc_cli.stream.known_prepared import KnownPrepared
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.reconnect import Reconnection, RetryPolicy
-from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotSource, ResnapshotWatch
+from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotWatch
+from pgcdc_cli.stream.resnapshot_session import ResnapshotSource
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings, timed_out
 from pgcdc_cli.stream.snapshot_tables import WantedRows
 from pgcdc_cli.stream.start import RunStart
@@ -89,6 +90,7 @@ class StreamRun:
         self._retries = RetryPolicy(loop=settings.loop, for_ever=settings.for_ever)
         self._connections = Reconnection(self._retries, self._end, self._writer, sink, signals, self._catalog)
         self._warned: set[str] = set()
+        self._told: set[int] = set()
 
     @property
     def totals(self) -> RunTotals:
@@ -270,7 +272,12 @@ class StreamRun:
 
         wanted = WantedRows(settings.publications, selection=settings.selection)
         source = ResnapshotSource(
-            wanted, settings.resnapshot, connected.describe, connected.mender.text, lambda: self._signals.ends
+            wanted,
+            settings.resnapshot,
+            connected.describe,
+            connected.mender.text,
+            lambda: self._signals.ends,
+            self._told,
         )
         again = Resnapshot(source, ResnapshotOutput(self._sink, write, confirm, self._writer.back_to_edge))
         self._restart_format(connected.identity.database)
