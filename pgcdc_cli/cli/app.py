@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +15,7 @@ from pgcdc_cli.cli.printing import (
     RECVLOGICAL,
     fail,
     flush,
+    forget_output,
     talk,
     version_line,
     write,
@@ -121,10 +121,9 @@ def run(arguments: list[str], program: str = PROGRAM) -> int:
         # dataclass may be during an import.
         exec("")  # noqa: S102 - it does nothing
     except BrokenPipeError:
-        _forget_output()
+        forget_output()
         status = READER_GONE
     except PgcdcError as error:
-        _forget_output_if_gone(error)
         status = fail(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, a user gets one line
         # Before 3.12, Python wraps what interrupts a class that is being made, as during an import.
@@ -191,16 +190,3 @@ def _unexpected(error: Exception) -> PgcdcError:
     )
     wrapped.__cause__ = error
     return wrapped
-
-
-def _forget_output_if_gone(error: PgcdcError) -> None:
-    if error.kind is ErrorKind.OUTPUT:
-        _forget_output()
-
-
-def _forget_output() -> None:
-    """Redirect standard output to nowhere, so that Python doesn't try at exit again to write its buffer."""
-    with suppress(OSError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)

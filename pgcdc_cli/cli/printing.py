@@ -119,6 +119,14 @@ def output_error(error: OSError) -> Exception:
     return PgcdcError(ErrorKind.OUTPUT, f'could not write "standard output": {reason}', hint=hint)
 
 
+def forget_output() -> None:
+    """Redirect standard output to nowhere, so that what is in Python's buffer isn't tried again."""
+    with suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
 def log_times() -> None:
     """Add time and level to messages from now on, for the log of a run without an end.
 
@@ -170,6 +178,8 @@ def _write_object(level: str, **content: object) -> None:
 
 def fail(error: PgcdcError) -> int:
     """Print an error and its hint; return the exit status."""
+    if error.kind is ErrorKind.OUTPUT:
+        forget_output()
     status = error.kind.rule.exit_status
     trace = mask("".join(traceback.format_exception(error)).rstrip()) if talk.debug else ""
     if talk.as_json:

@@ -16,7 +16,7 @@ import typer
 from pgcdc_cli import __version__
 from pgcdc_cli.cli.command_tree import HELP_NAMES, ClickContext, ClickParameter, Foreign, examples, value_name
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import RECVLOGICAL, fail, hints, one_line, talk, write, write_error
+from pgcdc_cli.cli.printing import RECVLOGICAL, fail, flush, hints, one_line, talk, write, write_error
 from pgcdc_cli.cli.stream import handled
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -109,6 +109,7 @@ Verbose = Annotated[
 def _print_version(ctx: typer.Context, value: bool) -> None:
     if value:
         write(f"{ctx.command_path} (pgcdc) {__version__}")
+        flush()
         raise typer.Exit
 
 

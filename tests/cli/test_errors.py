@@ -1,5 +1,6 @@
 """How errors of every kind are printed, and what happens if a command's package is missing."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -240,16 +241,24 @@ def test_a_demo_that_fails_shows_what_was_printed_last():
         (["stream", "--help"], "pgcdc", 9),
         (["--version"], "pgcdc", 9),
         (["recvlogical", "--help"], "pgcdc recvlogical", 1),
+        (["recvlogical", "--version"], "pgcdc recvlogical", 1),
     ],
 )
-def test_help_that_finds_no_room_is_an_error_of_output(arguments, program, status):
-    with Path("/dev/full").open("w") as full:
-        ran = subprocess.run(
-            [*PGCDC, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
+@pytest.mark.parametrize(
+    ("output", "reason", "remedy"),
+    [
+        ("/dev/full", "No space left on device", "make room and run again"),
+        ("&-", "Bad file descriptor", "check where standard output goes"),
+    ],
+    ids=["full", "closed"],
+)
+def test_help_that_finds_no_room_is_an_error_of_output(arguments, program, status, output, reason, remedy):
+    line = ["sh", "-c", f'exec "$@" >{output}', "sh", *PGCDC, *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ran = subprocess.run(line, stderr=subprocess.PIPE, text=True, check=False, env=environment)
     error, hint = ran.stderr.splitlines()
-    assert (ran.returncode, hint.removeprefix(f"{program}: ")) == (status, "hint: make room and run again")
-    assert error == f'{program}: error: could not write "standard output": No space left on device'
+    assert (ran.returncode, hint.removeprefix(f"{program}: ")) == (status, f"hint: {remedy}")
+    assert error == f'{program}: error: could not write "standard output": {reason}'
 
 
 @pytest.mark.parametrize("options", [(), ("--log-format", "json"), ("--debug",)])
