@@ -149,7 +149,7 @@ class StreamRun:
             )
         with connection:
             connected = self._prepare(connection)
-            if not self._take_snapshot(connected):
+            if self._begins_beyond_end() or not self._take_snapshot(connected):
                 return True
             undecided = None
             with (
@@ -211,6 +211,14 @@ class StreamRun:
         if away is not None:
             log.log(level, "connected again after %.1f s", away)
         return stream
+
+    def _begins_beyond_end(self) -> bool:
+        """Whether the run starts where it was to end, so that nothing comes, nor is confirmed.
+
+        A checkpoint has the start position by now, which the slot may catch up with.
+        """
+        start, end = self._settings.start_lsn, self._settings.limits.end_lsn
+        return self._sink.checkpoint is None and start is not None and end is not None and end < start
 
     def _ask_for_whole_transactions(self, error: UndecidedRollbackError) -> None:
         log.info("%s; asking for whole transactions", error.message)

@@ -549,6 +549,28 @@ def test_a_start_position_that_the_server_has_not_written_moves_no_slot(node):
     assert node.slot(slot, "confirmed_flush_lsn") == before
 
 
+@BOTH
+@pytest.mark.parametrize("version", [18])
+def test_a_start_position_beyond_the_end_moves_no_slot(node, whose):
+    """Nothing came, and what is before the start position may still be wanted."""
+    slot = node.created()
+    before = node.slot(slot, "confirmed_flush_lsn")
+    node.insert(1, 1)
+    end = node.end()
+    node.insert(2, 2)
+    begin = node.end()
+    node.insert(3, 3)
+    node.insert(4, 4)
+    assert (
+        node.succeed(
+            "-S", slot, "--start", *node.options, "-n", "-f", "-", "-I", begin, "-E", end, whose=whose
+        )
+        == b""
+    )
+    assert node.slot(slot, "confirmed_flush_lsn") == before
+    assert marks(node.fetched(slot)) == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("version", [18])
 def test_who_waits_for_a_slot_goes_on_where_the_one_before_ended(node, tmp_path):
     slot = node.created()
