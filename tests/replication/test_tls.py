@@ -207,6 +207,22 @@ def test_one_look_takes_many_rows_though_each_comes_in_a_record_of_its_own(
     assert looks < 100
 
 
+def test_the_last_words_behind_a_large_message_are_heard(tls: TlsServer, admin: psycopg.Connection) -> None:
+    """What libpq reads together with the end of the connection it reports as that end alone."""
+    row = admin.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 100000))::text").fetchone()
+    assert row is not None
+    options = {"proto_version": "1", "publication_names": "pub", "messages": "true"}
+    with ReplicationConnection(tls.conninfo("scrammed", password="r1ght")) as connection:
+        stream = connection.start("s", Lsn(0), options.items())
+        wait_until(lambda: sent(admin) >= Lsn.parse(row[0]))
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+        wait_until(lambda: sent(admin) == Lsn(0))
+        with pytest.raises(PgcdcError, match="terminating connection due to administrator command") as caught:
+            assert len(stream.receive(10, 10.0).frames) == 1
+            stream.receive(10, 10.0)
+    assert caught.value.kind is ErrorKind.NOT_READY
+
+
 def sent(admin: psycopg.Connection) -> Lsn:
     """The position up to which the only walsender has sent."""
     row = admin.execute("SELECT coalesce(max(sent_lsn), '0/0')::text FROM pg_stat_replication").fetchone()

@@ -153,6 +153,38 @@ def test_what_the_server_sends_behind_its_copydone_is_not_wanted(connected):
     assert stream.finish()
 
 
+def test_an_end_before_an_error_is_confirmed_as_any_other(connected):
+    """A run may end at a position, or by a signal, with frames that came before an error."""
+    server, stream = connected()
+    warning = error("55000", 'skipped loading publication "p"', "WARNING", b"N")
+    server.send(xlogdata(1, b"B") + warning + xlogdata(2, b"C"))
+    while stream.receive(10, 1.0).empty:
+        pass
+    stream.confirm(Lsn(0x200), Lsn(0x200))
+    assert stream.finish()
+    assert server.statuses()[-1][1:] == (0x200, 0x200)
+
+
+def test_a_stream_is_finished_once_the_server_has_ended_its_command(connected, monkeypatch):
+    """Before that the slot may still be in use, and a run that follows at once would find it so."""
+    server, stream = connected()
+    server.reading.clear()
+    frames, received, ended = stream._frames, [], []
+    take, wait = frames.take, frames.wait
+
+    def end_command(timeout):
+        if received[-1].closed and not ended:
+            server.send(message(b"C", b"COPY 0\0") + READY)
+            ended.append(True)
+        return wait(timeout)
+
+    monkeypatch.setattr(frames, "take", lambda limit: received.append(take(limit)) or received[-1])
+    monkeypatch.setattr(frames, "wait", end_command)
+    server.send(message(b"c"))
+    assert stream.finish()
+    assert ended == [True]
+
+
 def test_copydone_from_the_server_closes_after_the_last_frames(connected):
     """Whatever it says behind that, and even if the connection is gone by then."""
     server, stream = connected()

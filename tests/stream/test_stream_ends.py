@@ -210,13 +210,15 @@ def test_a_cut_wire_in_the_middle_of_a_transaction(source, proxy18, tmp_path, fo
     slot = source.create_slot()
     insert(source, 1, 30_000)
     proxy18.cut_after(700_000)
-    following = follow(proxy18.uri(source.name), slot, tmp_path / "out.jsonl")
+    following = follow(proxy18.uri(source.name), slot, tmp_path / "out.jsonl", "--progress")
     wait_until(lambda: proxy18._budget == 0)
     proxy18._budget = None
     wait_until(lambda: len(following.rows()) == 30_000)
     status, errors = following.stop()
     assert status == 0
     assert "trying again" in errors
+    # Rows that were taken back count once.
+    assert errors.endswith("; 30,000 rows in 1 transaction\n")
     assert following.rows() == list(range(1, 30_001))
 
 
