@@ -73,6 +73,8 @@ class SnapshotSession:
         self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
         # The server raises an error instead of leaving out rows.
         self._run(sql.SQL("SET LOCAL row_security = off"))
+        # Its commit, if it has a transaction ID, waits for no standby: the only one may be this stream.
+        self._run(sql.SQL("SET LOCAL synchronous_commit = local"))
 
     def see(self, snapshot: str) -> None:
         """Import a snapshot that another transaction exported; only before the first query of this one."""

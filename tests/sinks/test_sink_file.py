@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from file_sink_tools import TXS, feed, lines, make_sink, started
-from sink_tools import START, Framed, error_of, expected, go_on
+from sink_tools import SOURCE, START, Framed, error_of, expected, go_on
 
 from pgcdc_cli.changes.slice import Edge, Prepared, TableRead
 from pgcdc_cli.directory import disk
@@ -508,6 +508,41 @@ def test_a_file_that_isnt_as_it_was_left_is_exit_10_and_left_alone(tmp_path, cha
     assert str(path) in error.message
     assert error.hint.startswith("move the file that was written back" if moved else "restore the file")
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        (
+            lambda path: path.unlink(),
+            "move the file that was written back under this name, and run again",
+        ),
+        (lambda path: os.truncate(path, 0), "restore the file from a copy, and run again"),
+    ],
+    ids=["gone", "emptied"],
+)
+def test_nobody_is_told_to_start_anew_without_what_is_prepared(tmp_path, change, hint):
+    """The server sends the changes of a prepared transaction only once: they are in the spool."""
+    path = tmp_path / "out"
+    sink = started(path)
+    spool = sink.new_spools().create(7, START)
+    prepared = Prepared(7, "g", START, *spool.finish())
+    sink.write(replace(feed().whole(TXS[0]), edge=Edge(Lsn(0), TXS[0].end_lsn, 1, prepared=(prepared,))))
+    sink.close()
+    change(path)
+    assert error_of(lambda: make_sink(path).open()).hint == hint
+
+
+def test_a_finished_snapshot_whose_file_is_gone_has_no_position_to_go_on_from(tmp_path):
+    path = tmp_path / "out"
+    sink = make_sink(path)
+    sink.open()
+    sink.start(replace(SOURCE, slot=""), START)
+    sink.write(feed().whole(TXS[0]))
+    sink.close()
+    path.unlink()
+    hint = error_of(lambda: make_sink(path).open()).hint
+    assert hint.endswith("and run again from the start")
 
 
 def test_rows_appended_by_an_unfinished_run_are_cut(tmp_path):

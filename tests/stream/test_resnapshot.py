@@ -51,6 +51,7 @@ resnapshot.MOST_MOVED = int(os.environ.get("MOST_MOVED", resnapshot.MOST_MOVED))
 where, left = sys.argv.pop(1), int(sys.argv.pop(1))
 steps = {"inside": (Resnapshot, "_write"), "behind": (Resnapshot, "_reach")}
 steps["durable"], steps["between"] = (CheckpointedSink, "_save"), (Resnapshot, "_read")
+steps["begun"] = (Resnapshot, "record")
 
 def deadly(owner, name):
     step = getattr(owner, name)
@@ -775,15 +776,7 @@ def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_
         older.execute("UPDATE items SET n = 100 WHERE id = 1")
         run = follow(uri, "again", out, "-D", str(out), *AGAIN, *OFTEN)
         wait_until(lambda: progress(out)["stage"] == "reading")
-        admin.execute("SET synchronous_commit = local")
-        admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        admin.execute("SELECT pg_reload_conf()")
-        # Commits wait once the checkpointer, too, has read the setting.
-        in_force = threading.Event()
-        waiting = [threading.Thread(target=change_until, args=(in_force, uri), daemon=True)]
-        waiting[0].start()
-        wait_until(lambda: commits_that_wait(admin) == 1)
-        in_force.set()
+        waiting = [let_commits_wait(admin, uri)]
         statement = "UPDATE items SET n = 200 WHERE id = 2"
         waiting.append(threading.Thread(target=change, args=(uri, statement), daemon=True))
         waiting[1].start()
@@ -803,6 +796,79 @@ def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_
         assert [op for op, *_ in lines(out)] == ["U"] * 2 + ["R"] * 9
         assert {n for _, _, _, new, _ in lines(out) for n in [new["n"]] if new["id"] < 3} == {100, 200}
         admin.execute("SELECT pg_drop_replication_slot('again')")
+
+
+def test_what_comes_before_the_first_snapshot_and_is_not_seen_by_it_is_waited_for(other, tmp_path):
+    """Such a commit began after the tables were found, and is streamed before they are read."""
+    uri, out = other.uri("begun"), tmp_path / "out"
+    with psycopg.connect(other.uri(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE begun")
+    with psycopg.connect(uri, autocommit=True) as admin:
+        admin.execute(TABLES + FILL.format(9))
+        admin.execute("SELECT pg_create_logical_replication_slot('begun', 'pgoutput')")
+        first = let_commits_wait(admin, uri)
+        admin.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        first.join()
+        admin.execute("SELECT pg_advisory_lock(1)")
+        environment = {**os.environ, "SERVER": uri, "STATEMENTS": "SELECT pg_advisory_lock(1)"}
+        command = small_chunks(uri, "begun", "-D", out, *AGAIN, *OFTEN, where="begun", step=1)
+        with subprocess.Popen(command, env=environment) as run:
+            try:
+                stopped = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+                wait_until(lambda: admin.execute(stopped).fetchone() == (True,))
+                statement = "UPDATE items SET n = 200 WHERE id = 2"
+                second = threading.Thread(target=change, args=(uri, statement), daemon=True)
+                second.start()
+                wait_until(lambda: commits_that_wait(admin) == 1)
+                admin.execute("SELECT pg_advisory_unlock(1)")
+                wait_until(lambda: partial_lines(out) > 0)
+                time.sleep(1)
+                assert partial_lines(out) == 1
+                admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                admin.execute("SELECT pg_reload_conf()")
+                wait_until(lambda: progress(out)["stage"] == "done")
+                run.send_signal(signal.SIGTERM)
+                assert run.wait(60) == 0
+            finally:
+                run.kill()
+        second.join()
+        assert {new["n"] for _, _, _, new, _ in lines(out) if new["id"] == 2} == {200}
+        admin.execute("SELECT pg_drop_replication_slot('begun')")
+
+
+def test_a_stream_that_commits_wait_for_waits_for_none_of_its_own(other, tmp_path):
+    """As the synchronous standby it confirms nothing before it has found the tables."""
+    uri, out = other.uri("mutual"), tmp_path / "out"
+    with psycopg.connect(other.uri(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE mutual")
+    with psycopg.connect(uri, autocommit=True) as admin:
+        admin.execute(TABLES + FILL.format(9))
+        admin.execute("SELECT pg_create_logical_replication_slot('mutual', 'pgoutput')")
+        waiting = let_commits_wait(admin, uri, standby="pgcdc")
+        try:
+            run = stream(uri, "mutual", "-D", str(out), *AGAIN, *OFTEN, *NOW)
+        finally:
+            admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            admin.execute("SELECT pg_reload_conf()")
+        waiting.join()
+        assert (run.returncode, run.stderr, rows_read(out)) == (0, "", 9)
+        admin.execute("SELECT pg_drop_replication_slot('mutual')")
+
+
+def let_commits_wait(admin: psycopg.Connection, uri: str, standby: str = "nobody") -> threading.Thread:
+    """Let commits wait for a synchronous standby that isn't there; returns a thread in which one waits.
+
+    They wait once the checkpointer, too, has read the setting.
+    """
+    admin.execute("SET synchronous_commit = local")
+    admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{standby}'")
+    admin.execute("SELECT pg_reload_conf()")
+    in_force = threading.Event()
+    thread = threading.Thread(target=change_until, args=(in_force, uri), daemon=True)
+    thread.start()
+    wait_until(lambda: commits_that_wait(admin) == 1)
+    in_force.set()
+    return thread
 
 
 def commits_that_wait(admin: psycopg.Connection) -> int:
