@@ -52,6 +52,11 @@ def test_more_than_nine_parts_of_a_transaction_are_shown_in_their_order(shop, st
     stream("-D", "d", "--format", "arrow")
     assert len(list((tmp_path / "d" / "public.items").iterdir())) > 10
     assert show(pgcdc, "d") == stream("-f", "-", "--format", "jsonl")
+    # Earlier versions listed them in any order.
+    listed = tmp_path / "d" / "manifest.jsonl"
+    (segment,) = map(json.loads, listed.read_text().splitlines())
+    listed.write_text(json.dumps({**segment, "files": segment["files"][::-1]}) + "\n")
+    assert show(pgcdc, "d") == stream("-f", "-", "--format", "jsonl")
 
 
 @pytest.mark.parametrize("options", [(), ("--compression", "gzip"), ("--format", "arrow")])
@@ -569,3 +574,18 @@ def test_tables_whose_names_read_alike_are_in_order_too(database18, tmp_path):
     )
     shown = subprocess.run([*PGCDC, "show", str(out), "--json"], capture_output=True, check=True).stdout
     assert [json.loads(line)["new"]["id"] for line in shown.splitlines()] == list(range(6))
+
+
+@pytest.mark.parametrize("limit", ["-S -n 64", "-n 150"], ids=["soft", "hard"])
+def test_a_segment_has_more_files_than_may_be_open_at_first(database18, tmp_path, limit):
+    tables = [f"t{number}" for number in range(100)]
+    database18.execute("".join(f"CREATE TABLE {table} (id int);" for table in tables))
+    database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    slot, out = database18.create_slot(), str(tmp_path / "out")
+    database18.execute("".join(f"INSERT INTO {table} VALUES (1);" for table in tables))
+    subprocess.run(
+        stream_command(database18.uri, slot, "-D", out, "--endpos", "now", publications=["p"]), check=True
+    )
+    limited = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *PGCDC, "show", out, "--json"]
+    shown = subprocess.run(limited, capture_output=True, check=True, text=True).stdout
+    assert [json.loads(line)["table"] for line in shown.splitlines()] == tables

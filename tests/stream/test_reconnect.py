@@ -189,5 +189,7 @@ def test_for_ever_means_that_no_time_and_no_number_of_attempts_is_too_much(clock
     for _ in range(10 * FIRST_ATTEMPTS):
         clock.now += GIVE_UP_AFTER
         assert retries.after(LOST, HERE) <= LONGEST_WAIT
+        # No error comes that would say what is waited for.
+        assert retries.level == logging.WARNING
     assert retries.after(PgcdcError(ErrorKind.SLOT_MISSING, "gone"), HERE) is None
     assert RetryPolicy(loop=False, for_ever=True).after(LOST, HERE) is None
