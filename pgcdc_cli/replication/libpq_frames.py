@@ -22,6 +22,7 @@ class LibpqFrames(FrameSource[bytes]):
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn.socket)
         self._pgconn = pgconn
+        self._lost: psycopg.OperationalError | None = None
 
     def put_copy_data(self, buffer: bytes, /) -> int:
         """Take a message to be sent, as PQputCopyData does: 0 if there is no room for it."""
@@ -51,6 +52,8 @@ class LibpqFrames(FrameSource[bytes]):
                 self._end()
                 self._copied = True
                 return
+            elif self._lost is not None:
+                raise self._lost
             elif (consumed and not self.wait(0)) or time.monotonic() > until:
                 break
             else:
@@ -58,22 +61,11 @@ class LibpqFrames(FrameSource[bytes]):
                 consumed = True
 
     def _consume(self) -> None:
+        """Read what has arrived; the end of the connection may come together with frames and last words."""
         try:
             self._pgconn.consume_input()
         except psycopg.OperationalError as error:
-            raise self._last_words() or error from None
-
-    def _last_words(self) -> psycopg.Error | None:
-        """Return the error with which the server closed the connection, if it sent one."""
-        try:
-            while self._pgconn.get_copy_data(1)[0] > 0:
-                pass
-            result = self._pgconn.get_result()
-        except psycopg.Error:
-            return None
-        if result is None or result.status != ExecStatus.FATAL_ERROR:
-            return None
-        return _error(result)
+            self._lost = error
 
     def _end(self) -> None:
         """Return if CopyDone ended the copy; raise if an error did, or the server's shutdown."""
@@ -92,7 +84,7 @@ class LibpqFrames(FrameSource[bytes]):
 
     def await_command_end(self, deadline: float) -> None:
         """Wait until the server has ended the command, but not beyond `deadline`."""
-        while self._pgconn.is_busy() and self.wait(deadline - time.monotonic()):
+        while self._lost is None and self._pgconn.is_busy() and self.wait(deadline - time.monotonic()):
             self._consume()
 
     def close(self) -> None:

@@ -217,8 +217,8 @@ def test_the_last_words_behind_a_large_message_are_heard(tls: TlsServer, admin: 
         wait_until(lambda: sent(admin) >= Lsn.parse(row[0]))
         admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
         wait_until(lambda: sent(admin) == Lsn(0))
+        assert len(stream.receive(10, 10.0).frames) == 1
         with pytest.raises(PgcdcError, match="terminating connection due to administrator command") as caught:
-            assert len(stream.receive(10, 10.0).frames) == 1
             stream.receive(10, 10.0)
     assert caught.value.kind is ErrorKind.NOT_READY
 
