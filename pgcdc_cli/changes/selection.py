@@ -162,24 +162,27 @@ def _narrowed(table: TableSchema, kept: Sequence[int]) -> TableSchema:
 
 
 class TableStarts:
-    """The positions, by OID, as of which tables were read: only commits from there on are new for them."""
+    """The positions, by OID, as of which tables were read: only commits from there on are new for them.
+
+    A table that isn't among them was gone, or not published, when the last one was read, so its rows were
+    not read either. Only a table without columns has no rows to read.
+    """
 
     def __init__(self, starts: Mapping[int, Lsn]) -> None:
         self._starts = starts
+        self._last = max(starts.values(), default=Lsn(0))
 
     def without_read(self, slice_: Slice) -> Slice:
         """Leave out changes that the rows read already contain."""
         if not self._starts:
             return slice_
         changes = tuple(left for batch in slice_.changes if len(left := self._of(batch)))
-        truncates = tuple(
-            one for one in slice_.truncates if one.stamp.commit_lsn >= self._starts.get(one.table.oid, 0)
-        )
+        truncates = tuple(one for one in slice_.truncates if one.stamp.commit_lsn >= self._start(one.table))
         return replace(slice_, changes=changes, truncates=truncates)
 
     def _of(self, batch: ChangeBatch) -> ChangeBatch:
-        start = self._starts.get(batch.table.oid)
-        if start is None:
-            return batch
-        kept = batch.stamps.commit_lsn >= start
+        kept = batch.stamps.commit_lsn >= self._start(batch.table)
         return batch if kept.all() else batch.where(kept)
+
+    def _start(self, table: TableSchema) -> Lsn:
+        return self._starts.get(table.oid, self._last if table.columns else Lsn(0))

@@ -413,7 +413,7 @@ class LastEdge:
     - `lsn`: the end of the last commit, or a later keepalive's position.
     - `last_commit`: the last transaction taken, None before the first.
     - `prepared`: the transactions that are prepared, but not ended, at the edge.
-    - `read`: the tables whose snapshot rows are written, as of positions beyond `lsn`.
+    - `read`: the tables whose snapshot rows are written, until `lsn` reaches the last one's position.
     - `resnapshots`: the progress of tables that are read while they are streamed.
     """
 
@@ -431,8 +431,8 @@ class LastEdge:
     def advance(self, lsn: Lsn) -> None:
         """Advance to a position, never back."""
         self.lsn = max(self.lsn, lsn)
-        if self.read:
-            self.read = tuple(one for one in self.read if one.position > self.lsn)
+        if all(one.position <= self.lsn for one in self.read):
+            self.read = ()
 
     def reach(self, edge: Edge) -> None:
         """Advance to the edge of a slice."""

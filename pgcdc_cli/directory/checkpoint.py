@@ -108,7 +108,7 @@ class Checkpoint:
     - `prepared`: transactions that were prepared, but not ended, before `end_lsn`; their spools are durable.
     - `creating`: the position at which the snapshot is about to create the stream's slot, None if not known.
       Until the snapshot is complete, `end_lsn` is 0/0.
-    - `read`: tables whose snapshot rows are complete, as of positions beyond `end_lsn`.
+    - `read`: tables whose snapshot rows are complete, until `end_lsn` reaches the last one's position.
     - `resnapshots`: the progress of tables that are read again while they are streamed.
     """
 

@@ -82,10 +82,12 @@ class InitialSnapshot:
         wanted = WantedRows(self._settings.publications, self._plan.includes, self._settings.selection)
         try:
             with self._signals.interruptible():
-                return find_tables(exported.session, wanted, describe)
+                tables = find_tables(exported.session, wanted, describe)
+                exported.check_publications(wanted.publications)
         except ChangedTableError as error:
             self._to_lock = error.tables
             raise
+        return tables
 
     def _write(
         self,

@@ -43,6 +43,7 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.copy_out import TICK
 from pgcdc_cli.replication.failures import server_failure
+from pgcdc_cli.replication.session import ask
 from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import SnapshotTable, TablePart
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
@@ -70,6 +71,14 @@ _SOURCE = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text,
        (SELECT timeline_id FROM pg_control_checkpoint()), current_database(), pg_is_in_recovery(),
        CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text
+"""
+
+# What the catalog says of publications. The view pg_publication_tables is as of now, whatever the snapshot.
+_PUBLISHING = """
+SELECT ARRAY(SELECT p::text FROM pg_publication p WHERE p.oid = ANY (named) ORDER BY p.oid),
+       ARRAY(SELECT r::text FROM pg_publication_rel r WHERE r.prpubid = ANY (named) ORDER BY r.oid),
+       ARRAY(SELECT s::text FROM pg_publication_namespace s WHERE s.pnpubid = ANY (named) ORDER BY s.oid)
+FROM (SELECT ARRAY(SELECT oid FROM pg_publication WHERE pubname = ANY (%(publications)s))) AS p (named)
 """
 
 
@@ -250,6 +259,20 @@ class SlotSnapshot:
     def close(self) -> None:
         """End the transaction that holds the snapshot, and drop the temporary slot."""
         self._closing.close()
+
+    def check_publications(self, names: Sequence[str]) -> None:
+        """Raise CONNECTION if publications were changed since the snapshot, which must be taken again.
+
+        What came before the change is streamed as it was published then, and the tables were found later.
+        """
+        named = {"publications": list(names)}
+        try:
+            now = ask(self._exporting.own_session, _PUBLISHING, named)
+        except psycopg.Error as error:
+            raise server_failure("look at the publications", error) from error
+        if now != self.session.ask(_PUBLISHING, named):
+            message = "could not read what is published: a publication was changed since the snapshot"
+            raise PgcdcError(ErrorKind.CONNECTION, message, hint="run again")
 
     def check_free_slot(self, name: str) -> None:
         """Raise USAGE if the server has no free slot: better now than after reading all rows."""

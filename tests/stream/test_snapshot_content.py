@@ -372,6 +372,32 @@ def test_a_table_that_was_created_anew_before_the_catalog_is_asked_is_tried_agai
             find_tables(exported.session, WantedRows([]), describe_alone)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER PUBLICATION pub ADD TABLE u",
+        "ALTER PUBLICATION pub DROP TABLE t",
+        "ALTER PUBLICATION pub SET TABLE t WHERE (a > 1)",
+        "ALTER PUBLICATION pub ADD TABLES IN SCHEMA private",
+        "ALTER PUBLICATION pub SET (publish_via_partition_root = true)",
+        "DROP PUBLICATION pub; CREATE PUBLICATION pub FOR TABLE t",
+    ],
+)
+def test_what_is_published_since_the_snapshot_has_its_rows_taken_again(database, change):
+    """Changes from before were not streamed, or not as they are now, and the snapshot has none of them."""
+    database.execute("CREATE SCHEMA private; CREATE TABLE t (a int); CREATE TABLE u (a int)")
+    database.execute("CREATE PUBLICATION pub FOR TABLE t")
+    with closing(SlotSnapshot(database.uri)) as exported:
+        exported.check_publications(["pub"])
+        database.execute(change)
+        with pytest.raises(PgcdcError, match="a publication was changed since the snapshot") as raised:
+            exported.check_publications(["pub"])
+        assert raised.value.kind.rule.transient
+    with closing(SlotSnapshot(database.uri)) as exported:
+        database.execute("CREATE PUBLICATION another FOR TABLE t")
+        exported.check_publications(["pub"])
+
+
 def test_a_snapshot_whose_session_has_ended_is_taken_again(database):
     """It was no usage error: a standby cancels that session if it conflicts with what it replays."""
     with closing(SnapshotSession(database.uri)) as exporting, closing(SnapshotSession(database.uri)) as other:

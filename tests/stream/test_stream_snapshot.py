@@ -132,6 +132,38 @@ def killed_at(step: str, database, slot: str, out: Path, *arguments: str) -> Non
     wait_until(lambda: not set(slots_of(database)) - {slot})
 
 
+PUBLISHED_LATER = """
+import sys
+import psycopg
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.stream.snapshot_rows import SlotSnapshot
+
+export = SlotSnapshot._export
+uri = sys.argv.pop(1)
+
+def exported_before(*arguments):
+    found = export(*arguments)
+    with psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute("DELETE FROM other WHERE a = 1; INSERT INTO other VALUES (2)")
+        connection.execute("ALTER PUBLICATION pub ADD TABLE other")
+    SlotSnapshot._export = export
+    return found
+
+SlotSnapshot._export = exported_before
+sys.exit(main())
+"""
+
+
+def test_a_table_that_is_published_right_after_the_snapshot_has_all_its_rows(filled, tmp_path, slot):
+    filled.execute("INSERT INTO other VALUES (1)")
+    command = stream_command(filled.uri, slot, "-D", tmp_path / "out", *INITIAL, *NOW)[len(PGCDC) :]
+    line = [sys.executable, "-c", PUBLISHED_LATER, filled.uri, *command]
+    ended = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
+    assert "a publication was changed since the snapshot; trying again" in ended.stderr
+    [line] = contents(tmp_path / "out")["public.other"]
+    assert (json.loads(line)["op"], json.loads(line)["new"]) == ("R", {"a": 2})
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_run_killed_at_any_step_begins_anew_and_doubles_nothing(filled, tmp_path, slot, step):
     out = tmp_path / "out"
