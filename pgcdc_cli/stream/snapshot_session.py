@@ -69,8 +69,9 @@ class SnapshotSession:
         self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         if snapshot is not None:
             self.see(snapshot)
-        # Rows come in the table's order, wherever a concurrent scan of it may be.
+        # Rows come in the table's order: not from where a concurrent scan of it is, nor as workers find them.
         self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
+        self._run(sql.SQL("SET LOCAL max_parallel_workers_per_gather = 0"))
         # The server raises an error instead of leaving out rows.
         self._run(sql.SQL("SET LOCAL row_security = off"))
         # Its commit, if it has a transaction ID, waits for no standby: the only one may be this stream.

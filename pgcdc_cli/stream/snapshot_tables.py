@@ -45,7 +45,8 @@ _ONLY = """
     (%(only)s IS NULL
      OR c.oid = ANY (%(only)s::oid || ARRAY(SELECT a::oid FROM pg_partition_ancestors(%(only)s::oid) a)))"""
 
-# As in the stream, an index that is deferrable or invalid is no key, and neither are its INCLUDE columns.
+# As in the stream, an index that is deferrable or invalid is no key, and neither are its INCLUDE columns. Who
+# may read only some columns may not name ctid, by which a table is divided.
 _TABLES = """
 WITH read AS ({})
 SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
@@ -64,7 +65,7 @@ SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
        row_security_active(c.oid),
        c.reltuples::bigint,
        CASE WHEN current_setting('server_version_num')::int >= 140000
-                 AND c.relkind = 'r' AND m.amname = 'heap'
+                 AND c.relkind = 'r' AND m.amname = 'heap' AND has_table_privilege(c.oid, 'SELECT')
             THEN pg_relation_size(c.oid) / current_setting('block_size')::int ELSE 0 END,
        ARRAY(SELECT a.attname::text FROM pg_constraint k
              JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey)

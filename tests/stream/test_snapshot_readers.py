@@ -1,5 +1,6 @@
 """Parts of tables read over several connections: in order, bounded, and ended by an error in any of them."""
 
+import json
 import threading
 from types import SimpleNamespace
 
@@ -124,6 +125,31 @@ def test_what_is_read_by_many_is_what_one_reads(database18, tmp_path):
         }
     assert found[1] == found[3]
     assert len(found[1]["public.large"]) == len(set(found[1]["public.large"])) == 8000
+
+
+def test_rows_come_in_the_table_s_order_even_if_the_server_would_read_with_several_processes(database18):
+    database18.execute("CREATE TABLE t (a int) WITH (parallel_workers = 4)")
+    database18.execute("INSERT INTO t SELECT generate_series(1, 100000); ANALYZE t")
+    for setting in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
+        database18.execute(f"ALTER DATABASE {database18.name} SET {setting} = 0")
+    ended = run(database18.uri, "--table", "t", "--where", "a % 9 = 0", "--snapshot-workers", 1)
+    found = [json.loads(line)["new"]["a"] for line in ended.stdout.splitlines()]
+    assert found == list(range(9, 100001, 9))
+
+
+def test_a_large_table_of_which_only_columns_may_be_read_is_read_by_one(database18):
+    role = f"r_{database18.name}"
+    database18.execute("CREATE TABLE t (a int, b text STORAGE PLAIN, secret int)")
+    database18.execute("INSERT INTO t SELECT g, repeat('x', 1900) FROM generate_series(1, 5000) g")
+    database18.execute(f"CREATE ROLE {role} LOGIN; GRANT SELECT (a, b) ON t TO {role}")
+    database18.execute("CREATE PUBLICATION pub FOR TABLE t (a, b)")
+    uri = database18.uri.replace("postgresql://postgres@", f"postgresql://{role}@")
+    try:
+        ended = run(uri, "--publication", "pub", "--snapshot-workers", 2)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert len(ended.stdout.splitlines()) == 5000
+    finally:
+        database18.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_a_server_without_room_for_more_is_read_over_fewer_connections(database18):
