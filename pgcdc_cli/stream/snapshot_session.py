@@ -90,7 +90,7 @@ class SnapshotSession:
     def lock(self, tables: Sequence[tuple[str, str]], timeout: str = BRIEFLY) -> bool:
         """Lock those tables that exist against ALTER and TRUNCATE, before a snapshot is taken.
 
-        False if that fails, or takes long; then nothing is locked.
+        False if that fails, or takes long, unless the connection is lost; then nothing is locked.
         """
         self.limit_lock_waits(timeout)
         try:
@@ -98,7 +98,9 @@ class SnapshotSession:
                 # These take no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
                 with suppress(*GONE), self._connection.transaction():
                     self._connection.execute(_LOCK.format(sql.Identifier(*name)))
-        except psycopg.Error:
+        except psycopg.Error as error:
+            if self._connection.closed:
+                raise server_failure("begin a snapshot", error) from error
             self.end()
             self.begin()
             return False

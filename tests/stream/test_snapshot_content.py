@@ -23,7 +23,7 @@ from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.stream.snapshot_rows import SlotSnapshot, Snapshot
-from pgcdc_cli.stream.snapshot_session import SnapshotSession
+from pgcdc_cli.stream.snapshot_session import FOREVER, SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import WantedRows, find_tables
 from pgcdc_cli.types.binary.arrow_values import can_read
 from pgcdc_cli.types.pg_type import TYPES, builtin
@@ -406,6 +406,22 @@ def test_a_snapshot_whose_session_has_ended_is_taken_again(database):
         with pytest.raises(PgcdcError, match="could not begin a snapshot: ") as raised:
             other.see(name)
     assert (raised.value.kind, raised.value.hint) == (ErrorKind.CONNECTION, "run again")
+
+
+def test_a_session_that_the_server_ends_while_it_waits_for_a_lock_says_why(database):
+    database.execute("CREATE TABLE t (a int)")
+    waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+    with (
+        closing(SnapshotSession(database.uri)) as session,
+        psycopg.connect(database.uri) as holder,
+        ThreadPoolExecutor(1) as background,
+    ):
+        holder.execute("LOCK TABLE t")
+        locked = background.submit(session.lock, [("public", "t")], FOREVER)
+        (pid,) = wait_until(lambda: database.execute(waiting).fetchone())
+        database.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        with pytest.raises(PgcdcError, match="due to administrator command"):
+            locked.result()
 
 
 def test_a_column_that_where_asks_for_in_vain_is_not_tried_again(database18):
