@@ -1,4 +1,4 @@
-"""Read the rows of COPY ... TO STDOUT, many at a time, and divide those in the text format into columns.
+"""Read the rows of COPY ... TO STDOUT, many at a time.
 
 libpq returns rows one by one, which alone takes longer than the server needs to send them. So this module
 reads the connection's socket itself, and finds all rows in what has arrived at once. libpq is idle meanwhile,
@@ -6,19 +6,17 @@ and its state stays valid. Over an encrypted connection only libpq can read; the
 thing done per row. PostgreSQL manual, "Message Formats" and "COPY Operations"; libpq manual, "Functions
 Associated with the COPY Command".
 
-In the text format a tab or newline always ends a value: those within values are escaped (COPY, "Text
-Format"). `copy_binary.py` divides rows in the binary format.
+`copy_text.py` and `copy_binary.py` find the rows of each format, and divide them into columns.
 """
 
 import os
 import select
 import socket
 from collections.abc import Callable, Collection, Iterator
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import psycopg
-import pyarrow as pa
 from numpy.typing import NDArray
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
@@ -35,10 +33,7 @@ from pgcdc_cli.replication.backend_messages import (
     query,
 )
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.kernels import Booleans, Int64s
-
-Read = TypeVar("Read")
-Places = NDArray[np.integer]
+from pgcdc_cli.types.kernels import Int64s
 
 ROWS, BYTES = 16384, 1 << 20
 """The size of a chunk, at most; a single row may be larger. It stays in a cache, with what is made of it."""
@@ -46,10 +41,6 @@ ROWS, BYTES = 16384, 1 << 20
 TICK = 0.25
 """Seconds of silence after which the rows received so far are yielded, and `stopped` is asked."""
 
-GAP = b"d\0\0\0\0"
-"""The head of each row with its length zeroed, so that no length holds a tab, newline or backslash."""
-
-_NEWLINE = ord("\n")
 _LAST_MESSAGE = b"Z\0\0\0\5"
 """ReadyForQuery without its last byte, the transaction status."""
 
@@ -71,22 +62,6 @@ class Framing(Protocol):
         ...
 
 
-def copy_out(
-    pgconn: PGconn, statement: bytes, read: Callable[[memoryview], Read], stopped: Callable[[], bool]
-) -> Iterator[Read]:
-    """Yield `read(chunk)` for chunks of one or more whole rows, each row preceded by a `GAP`.
-
-    The next chunk overwrites the last one's memory. Ends early once `stopped`. Raises psycopg.Error, and what
-    `read` raises. After an error or a stop the connection can't be used any more.
-    """
-    if is_encrypted(pgconn):
-        yield from map(read, _rows_from_libpq(pgconn, statement, stopped))
-        return
-    for data, edges in rows_from_socket(pgconn, statement, Lines(), stopped):
-        lengths_at(data)[edges[:-1]] = 0
-        yield read(data[edges[0] : edges[-1]].data)
-
-
 def is_encrypted(pgconn: PGconn) -> bool:
     """Whether only libpq can read what the connection receives."""
     return pgconn.ssl_in_use or pgconn.exec_(_ENCRYPTED_BY_GSSAPI).get_value(0, 0) == b"t"
@@ -97,7 +72,9 @@ def rows_from_socket(
 ) -> Iterator[tuple[NDArray[np.uint8], Int64s]]:
     """Yield chunks of one or more whole rows: bytes, and the edges of messages in them, as `find_rows` does.
 
-    The connection must be idle, and not encrypted. The rest is as for `copy_out`.
+    The connection must be idle, and not encrypted. The next chunk overwrites the last one's memory. Ends
+    early once `stopped`. Raises psycopg.Error, and PROTOCOL. After an error or a stop the connection can't be
+    used any more.
     """
     try:
         with socket.socket(fileno=os.dup(pgconn.socket)) as wire:
@@ -180,27 +157,6 @@ def _rows(incoming: _Incoming, framing: Framing) -> Iterator[tuple[NDArray[np.ui
         incoming.keep(data)
 
 
-class Lines:
-    """The rows of COPY's text format, each a line."""
-
-    others: ClassVar[Collection[bytes]] = ()
-
-    def find_rows(self, data: NDArray[np.uint8]) -> Int64s:
-        """Find the rows as described in `Framing`.
-
-        A row ends with its only newline, since those within values are escaped. Another newline can only be
-        in the next message's head, so close that no row can end there. The result is checked against the
-        messages' lengths.
-        """
-        newlines = np.flatnonzero(data == _NEWLINE)
-        edges = np.append(0, newlines[np.diff(newlines, prepend=-1) > HEAD] + 1)
-        begins = edges[:-1]
-        if not len(begins):
-            return edges
-        whole = (data[begins] == COPY_DATA) & (lengths_at(data)[begins] == np.diff(edges) - 1)
-        return edges if whole.all() else edges[: whole.argmin() + 1]
-
-
 def lengths_at(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """View `data` as the lengths of messages, one that would begin at each byte."""
     return kernels.at_each_byte(data[1:], "u4")
@@ -216,7 +172,8 @@ def size_of(message: NDArray[np.uint8]) -> int:
     return 1 + int.from_bytes(message[1:HEAD].tobytes())
 
 
-def _rows_from_libpq(pgconn: PGconn, statement: bytes, stopped: Callable[[], bool]) -> Iterator[memoryview]:
+def rows_from_libpq(pgconn: PGconn, statement: bytes, stopped: Callable[[], bool]) -> Iterator[list[bytes]]:
+    """Yield some whole rows at a time, as libpq returns them. The rest is as for `rows_from_socket`."""
     pgconn.send_query(statement)
     wait = _Wait(pgconn, stopped)
     result = _result(pgconn, wait)
@@ -245,12 +202,11 @@ class _Wait:
         return not self._stopped()
 
 
-def _chunks_from_libpq(pgconn: PGconn, wait: _Wait) -> Iterator[memoryview]:
-    rows: list[bytes] = []
-    append, get = rows.append, pgconn.get_copy_data
-    size = room = 0
+def _chunks_from_libpq(pgconn: PGconn, wait: _Wait) -> Iterator[list[bytes]]:
+    get, size = pgconn.get_copy_data, 0
     while size >= 0:
-        room = BYTES
+        rows, room = list[bytes](), BYTES
+        append = rows.append
         while room > 0 and len(rows) < ROWS:
             size, row = get(1)
             if size > 0:
@@ -262,8 +218,7 @@ def _chunks_from_libpq(pgconn: PGconn, wait: _Wait) -> Iterator[memoryview]:
             elif wait.in_vain:
                 break
         if rows:
-            yield memoryview(GAP + GAP.join(rows))
-            rows.clear()
+            yield rows
 
 
 def _result(pgconn: PGconn, wait: _Wait) -> PGresult | None:
@@ -271,79 +226,3 @@ def _result(pgconn: PGconn, wait: _Wait) -> PGresult | None:
         if not wait():
             return None
     return pgconn.get_result()
-
-
-_TAB, _BACKSLASH, _NULL = b"\t\\N"
-
-_UNESCAPED = np.arange(256, dtype=np.uint8)
-_UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
-
-
-class _Values(NamedTuple):
-    """The values of m columns and n rows: that of column i, row j is `data[starts[i, j]:ends[i, j]]`.
-
-    The positions of a column are contiguous, since they are used together, and as short as Arrow's offsets.
-    """
-
-    data: NDArray[np.uint8]
-    starts: Places
-    ends: Places
-    null: Booleans | None
-
-
-def copy_columns(data: bytes | memoryview, width: int) -> tuple[pa.BinaryArray, ...]:
-    """Divide a chunk of `copy_out` into `width` columns. Raises PROTOCOL if rows have another number."""
-    values = _values(np.frombuffer(data, np.uint8), width)
-    buffer = kernels.buffer(values.data)
-    return tuple(
-        kernels.nulled(
-            kernels.pack(buffer, values.starts[column], values.ends[column]),
-            None if values.null is None else values.null[column],
-        )
-        for column in range(width)
-    )
-
-
-def _values(data: NDArray[np.uint8], width: int) -> _Values:
-    # Tab (9) and newline (10) are neighbours, and bytes below a tab wrap around to large numbers.
-    found = np.flatnonzero(data - np.uint8(_TAB) <= _NEWLINE - _TAB)
-    ends_row = data[found] == _NEWLINE
-    if len(found) % width or not ends_row[width - 1 :: width].all() or ends_row.sum() * width != len(found):
-        raise undecodable(f"they do not have {width} columns")
-    ends = np.ascontiguousarray(found.reshape(-1, width).T, np.int32)
-    starts = np.empty_like(ends)
-    starts[1:] = ends[:-1] + 1
-    starts[0, :1] = len(GAP)
-    starts[0, 1:] = ends[-1, :-1] + 1 + len(GAP)
-    values = _Values(data, starts, ends, None)
-    backslashes = np.flatnonzero(data == _BACKSLASH)
-    return _read(values, _escapes(backslashes)) if len(backslashes) else values
-
-
-def _escapes(backslashes: Int64s) -> Int64s:
-    """Return the backslashes that begin an escape: of a run of them, every other one is escaped itself."""
-    numbers = np.arange(len(backslashes))
-    begins = np.ones(len(backslashes), np.bool_)
-    begins[1:] = np.diff(backslashes) != 1
-    in_run = numbers - np.maximum.accumulate(np.where(begins, numbers, 0))
-    escapes: Int64s = backslashes[in_run % 2 == 0]
-    return escapes
-
-
-def _read(values: _Values, escapes: Int64s) -> _Values:
-    """Find the nulls, and resolve the other escapes."""
-    data, starts, ends, _ = values
-    null = (ends - starts == len(b"\\N")) & (data[starts] == _BACKSLASH) & (data[ends - 1] == _NULL)
-    if null.sum() < len(escapes):
-        data, starts, ends = _unescaped(data, starts, ends, escapes)
-    return _Values(data, np.where(null, ends, starts), ends, null)
-
-
-def _unescaped(
-    data: NDArray[np.uint8], starts: Places, ends: Places, escapes: Int64s
-) -> tuple[NDArray[np.uint8], Places, Places]:
-    unescaped = data.copy()
-    unescaped[escapes + 1] = _UNESCAPED[data[escapes + 1]]
-    keep = np.ones(len(data), np.bool_)
-    keep[escapes] = False
-    return unescaped[keep], starts - np.searchsorted(escapes, starts), ends - np.searchsorted(escapes, ends)

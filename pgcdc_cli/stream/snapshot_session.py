@@ -10,7 +10,8 @@ import pyarrow as pa
 from psycopg import errors, sql
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.replication.copy_out import copy_columns, copy_out, is_encrypted
+from pgcdc_cli.replication.copy_out import is_encrypted
+from pgcdc_cli.replication.copy_text import copy_columns, copy_text
 from pgcdc_cli.replication.failures import server_failure
 from pgcdc_cli.replication.session import ask, connect, database_encoding, this_server
 from pgcdc_cli.types.database_text import DatabaseText
@@ -197,7 +198,7 @@ class SnapshotSession:
             if copy_binary:
                 yield from copy_binary(pgconn, statement, types, stopped)
             else:
-                yield from copy_out(pgconn, statement, partial(_read, len(types)), stopped)
+                yield from copy_text(pgconn, statement, partial(_read, len(types)), stopped)
             if stopped():
                 # The connection may be in the middle of the COPY.
                 raise KeyboardInterrupt

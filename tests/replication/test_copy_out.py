@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.replication import copy_out as copy_out_module
+from pgcdc_cli.replication import copy_text as copy_text_module
 from pgcdc_cli.replication.backend_messages import HEAD
-from pgcdc_cli.replication.copy_out import BYTES, GAP, ROWS, Framing, Lines, copy_out, rows_from_socket
+from pgcdc_cli.replication.copy_out import BYTES, ROWS, Framing, rows_from_socket
+from pgcdc_cli.replication.copy_text import GAP, Lines, copy_text
 
 SIZES = st.sampled_from([0, 1, 4, 5, 6, 7, 8, 88, 95, 250, 2555, 2556, 2557, 2811])
 """Sizes whose message length, 5 bytes more, often contains a tab, a newline or a `d`."""
@@ -111,7 +112,7 @@ QUERY = b"COPY (SELECT g, repeat('x', g) FROM generate_series(1, 3000) g) TO STD
 @pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
 def way(request, monkeypatch) -> None:
     """Read from the socket, or row by row from libpq, as if the connection were encrypted."""
-    monkeypatch.setattr(copy_out_module, "is_encrypted", lambda _: request.param)
+    monkeypatch.setattr(copy_text_module, "is_encrypted", lambda _: request.param)
 
 
 @pytest.mark.usefixtures("way")
@@ -119,7 +120,7 @@ def test_the_connection_is_as_it_was_before(database):
     with psycopg.connect(database.uri, autocommit=True) as connection:
         connection.execute("BEGIN")
         for _ in range(2):
-            chunks = copy_out(connection.pgconn, QUERY, bytes, lambda: False)
+            chunks = copy_text(connection.pgconn, QUERY, bytes, lambda: False)
             rows = [b"%d\t%b\n" % (g, b"x" * g) for g in range(1, 3001)]
             assert b"".join(chunks) == behind_gaps(rows)
         assert connection.execute("SELECT count(*) FROM pg_class WHERE false").fetchall() == [(0,)]
@@ -131,7 +132,7 @@ def test_an_error_in_the_midst_of_rows_is_the_server_s(database):
     query = b"COPY (SELECT 1 / (20000 - g) FROM generate_series(1, 20000) g) TO STDOUT"
     with closing(psycopg.connect(database.uri, autocommit=True)) as connection:
         with pytest.raises(psycopg.Error, match="division by zero") as raised:
-            list(copy_out(connection.pgconn, query, bytes, lambda: False))
+            list(copy_text(connection.pgconn, query, bytes, lambda: False))
         assert raised.value.sqlstate == "22012"
 
 
@@ -140,6 +141,6 @@ def test_who_looks_at_no_more_rows_waits_for_none(database):
     """This query would go on sending rows for hours."""
     query = b"COPY (SELECT g, pg_sleep(0.01) FROM generate_series(1, 1000000) g) TO STDOUT"
     with closing(psycopg.connect(database.uri, autocommit=True)) as connection:
-        chunks = copy_out(connection.pgconn, query, bytes, lambda: False)
+        chunks = copy_text(connection.pgconn, query, bytes, lambda: False)
         assert next(chunks).startswith(GAP + b"1\t")
         chunks.close()

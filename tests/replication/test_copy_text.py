@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.replication.copy_out import GAP, copy_columns
+from pgcdc_cli.replication.copy_text import GAP, copy_columns
 
 ESCAPES = {ord(plain): "\\" + written for plain, written in zip("\\\b\f\n\r\t\v", "\\bfnrtv", strict=True)}
 values = st.none() | st.text(st.sampled_from("\\\\\\N\b\f\n\r\t\vbfnrtv é"), max_size=6)
