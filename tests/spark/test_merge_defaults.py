@@ -9,6 +9,7 @@ from merge_workload import Reader, rows_of, tables_in
 from pyspark.sql import DataFrame, SparkSession
 from test_merge_servers import texts
 
+from pgcdc_cli.spark.pgcdc_merge.control import ControlTable
 from pgcdc_cli.spark.pgcdc_merge.job import merge
 from pgcdc_cli.spark.pgcdc_merge.options import MergeOptions
 from pgcdc_cli.spark.warehouse import read_record
@@ -109,3 +110,35 @@ def test_old_rows_have_the_default_of_a_new_column(
     wanted = database18.connection.execute(f"SELECT {', '.join(columns)} FROM computed").fetchall()
     assert sorted(map(tuple, found.collect())) == sorted(wanted)
     assert all(row.warning is None for row in read_record(str(tmp_path / "often")) or [])
+
+
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+def test_a_run_that_ends_behind_its_commit_leaves_no_warning_of_what_it_wrote(
+    spark: SparkSession, tmp_path: Path, database18: Any, monkeypatch: pytest.MonkeyPatch, lake: str
+) -> None:
+    """As by SIGKILL: the next run finds the range in the table, and no count of the rows written."""
+    database18.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    reader = Reader(database18.uri, tmp_path / "in", "jsonl", database18.create_slot())
+    options = MergeOptions(str(tmp_path / "in"), str(tmp_path / "wh"), format=lake)
+
+    def warnings_after(statement: str) -> list[str | None]:
+        """Merge what a statement changes in two runs, the first of which ends before it records anything."""
+        database18.execute(statement)
+        reader.up_to_now()
+        with monkeypatch.context() as killed:
+            killed.setattr(ControlTable, "finish", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                merge(spark, options)
+        summary = merge(spark, options)
+        assert (summary["error"], [one["inserted"] for one in summary["tables"]]) == (None, [0])
+        return [row.warning for row in read_record(str(tmp_path / "wh")) or [] if row.table]
+
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3)")
+    assert warnings_after("DELETE FROM t WHERE id = 3") == [None]
+    (added,) = warnings_after("ALTER TABLE t ADD n float8 DEFAULT random(); UPDATE t SET n = 1 WHERE id = 1")
+    assert added is not None
+    assert added.startswith('"public.t" has the new column "n"')
+    assert warnings_after("UPDATE t SET n = 2 WHERE id = 1; INSERT INTO t VALUES (3, 3), (4, 4)") == [added]
+    assert warnings_after("UPDATE t SET n = n WHERE id <> 4; DELETE FROM t WHERE id = 4") == [None]
+    found = read_table(spark, tmp_path / "wh", tables_in(tmp_path / "in")["public.t"], lake)
+    assert sorted(map(tuple, found.collect())) == sorted(database18.execute("SELECT * FROM t").fetchall())

@@ -37,7 +37,7 @@ from .lake import (
 )
 from .maintenance import Maintenance
 from .merge_errors import MergeError, cause_of, hint_for
-from .merge_table import MergedRange, MergeTarget, append_changes, merge_table
+from .merge_table import MergedRange, MergeTarget, append_changes, changes_every_row, merge_table
 from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions
 from .plan import (
     check_extras,
@@ -296,10 +296,7 @@ class _MergeRun:
             row = replace(row, **asdict(result.commit), unfit=result.unfit)
             self._summary.missing[task.key] = result.missing
         warned = task.work.row is not None and task.work.row.warning is not None
-        # Rows that were only copied still lack what they lacked.
-        copied = opened.base is not None or len(opened.waiting.spans) > 1
-        written = row.inserted + row.updated
-        all_written = warned and not copied and written >= self._open(task.work.path).read().count()
+        all_written = warned and self._has_written_all(session, opened, row)
         warning = self._summary.lasting_warning(opened.work, all_written=all_written)
         if warning is None:
             row = replace(row, columns=tuple(replace(one, converted=False) for one in row.columns))
@@ -308,6 +305,20 @@ class _MergeRun:
         if unnamed is not None:
             self._summary.warn(unnamed)
         return replace(row, warning=warning, merged_at=_now())
+
+    def _has_written_all(self, session: SparkSession, opened: OpenedTable, row: ControlRow) -> bool:
+        """Whether every row of a table is from this range; those that were only copied aren't.
+
+        An earlier run may have written them, and ended before it recorded their number.
+        """
+        recorded = bool(opened.waiting.files)
+        changes = opened.waiting if recorded else opened.work
+        if opened.base is not None or len(changes.spans) > 1:
+            return False
+        rows = self._lake.open(session, changes.path).read()
+        if recorded:
+            return row.inserted + row.updated >= rows.count()
+        return row.mode == MERGE and changes_every_row(session, self._input, changes, self._extras, rows)
 
     def _merge_gone(self, work: TableRange, mark: CommitMark) -> Former:
         """Merge a table that had the name before, in a commit of its own, so that its rows can be found.

@@ -119,6 +119,17 @@ def merge_table(
         return MergedRange(_commit(folded, target), folded.unfit, folded.missing)
 
 
+def changes_every_row(
+    session: SparkSession, directory: str, work: PlannedRange, extras: Extras, rows: DataFrame
+) -> bool:
+    """Whether a range has a change of each of a table's rows."""
+    version = extras.version(work.goal.version)
+    versions = {path: extras.version(one) for path, one in work.versions.items()}
+    changes = extras.prepared(read_rows(session, directory, work.files, versions, version), version)
+    keys = typed_for_table(session, fold(changes, version), version)
+    return rows.alias("t").join(keys.alias("s"), F.expr(_same_key(version)), "left_anti").isEmpty()
+
+
 def _rows_before(work: PlannedRange, target: MergeTarget) -> DataFrame | None:
     """Return the rows that a range starts from, with the columns of its goal."""
     goal = work.goal
