@@ -30,7 +30,13 @@ from pgcdc_cli.spark.packages import (
     values_of,
 )
 from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, MergeOptions
-from pgcdc_cli.spark.warehouse import keep_log, refuse_if_locked, refuse_unwritable, refuse_without_manifest
+from pgcdc_cli.spark.warehouse import (
+    keep_log,
+    lacks_manifest,
+    refuse_if_locked,
+    refuse_unwritable,
+    refuse_without_manifest,
+)
 
 SCRIPT = Path(__file__).with_name("merge.py")
 
@@ -132,6 +138,8 @@ def follow(
             on_merge(summary)
 
     _check_extra(spark.extra)
+    if lacks_manifest(options.input):
+        on_wait(f'there is no finished segment in "{options.input}" yet: waiting for the first one')
     listener = Listener(None, on_wait, verbose=spark.verbose, on_result=on_result)
     _submit(options, spark, listener, ["--launcher", control.path])
 

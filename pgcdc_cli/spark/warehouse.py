@@ -141,10 +141,16 @@ def refuse_without_manifest(location: str) -> None:
     USAGE if no stream has begun to write it, SPARK otherwise.
     """
     directory = local_path(location)
-    if directory is not None and not is_there(directory / _MANIFEST):
+    if directory is not None and lacks_manifest(location):
         message, hint = NO_MANIFEST
         kind = ErrorKind.SPARK if is_there(directory / _CHECKPOINT) else ErrorKind.USAGE
         raise PgcdcError(kind, message.format(directory / _MANIFEST), hint=hint)
+
+
+def lacks_manifest(location: str) -> bool:
+    """Whether an input is local, and has no finished segment."""
+    directory = local_path(location)
+    return directory is not None and not is_there(directory / _MANIFEST)
 
 
 def is_there(path: Path) -> bool:
