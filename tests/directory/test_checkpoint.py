@@ -2,6 +2,7 @@ import json
 import re
 import zlib
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from sink_tools import SOURCE
 
 from pgcdc_cli.changes.slice import Prepared, ResnapshotStage, TableResnapshot
+from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     FileState,
@@ -219,6 +221,32 @@ def test_a_segment_that_is_finished_after_the_checkpoint_was_read_is_no_damage(t
     write_checkpoint(Disk(), str(tmp_path / "checkpoint.json"), replace(checkpoint, segment=4))
     with pytest.raises(PgcdcError, match="its last segment is 2, the checkpoint's is 3"):
         read_state(str(tmp_path), Disk())
+
+
+def test_a_segment_that_is_finished_before_the_checkpoint_was_read_is_not_missed(tmp_path, monkeypatch):
+    """The manifest is read last: it has what the checkpoint says is finished, and may have more."""
+    write_checkpoint(Disk(), str(tmp_path / "checkpoint.json"), Checkpoint(SOURCE, Lsn(120), {}, segment=1))
+
+    def finish_behind(path, disk):
+        found = read_manifest(path, disk)
+        Path(path).write_text(encode_segment(segment(1)))
+        after = Checkpoint(SOURCE, Lsn(120), {}, segment=2)
+        write_checkpoint(disk, str(tmp_path / "checkpoint.json"), after)
+        return found
+
+    monkeypatch.setattr(manifest, "read_manifest", finish_behind)
+    checkpoint, segments = read_state(str(tmp_path), Disk())
+    assert (checkpoint.segment, segments) == (1, [])
+
+
+@pytest.mark.parametrize("place", ["/etc/passwd", "../d/public.a/1", "public.a/../../x"])
+@pytest.mark.parametrize("name", ["path", "schema"])
+def test_a_manifest_names_nothing_outside_of_its_directory(tmp_path, name, place):
+    line = json.loads(encode_segment(segment(1)))
+    line["files"][0][name] = place
+    (tmp_path / "manifest.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(PgcdcError, match=f"line 1: {name} of a file points outside the directory"):
+        read_manifest(str(tmp_path / "manifest.jsonl"))
 
 
 def test_a_manifest_of_another_program_may_not_know_what_was_sent(tmp_path):

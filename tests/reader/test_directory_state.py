@@ -68,6 +68,21 @@ def test_damage_that_stays_is_told(followed, monkeypatch):
         list(islice(followed, 100))
 
 
+def test_what_becomes_durable_while_a_directory_is_read_is_read_at_the_next_look(tmp_path, monkeypatch):
+    """The checkpoint changes once, while it is read for the first time."""
+    durable, read = [b"some"], []
+
+    def read_as_far(*_, **__):
+        read.append(durable[0])
+        durable[0] = b"more"
+        return iter(())
+
+    monkeypatch.setattr(directory_reader, "_checkpoint_bytes", lambda _: durable[0])
+    monkeypatch.setattr(directory_reader, "read_directory", read_as_far)
+    assert list(islice(follow_directory(tmp_path / "d", ()), 4)) == [None] * 4
+    assert read == [b"some", b"more"]
+
+
 def fail_to_read(monkeypatch, fails):
     def read(*_, **__):
         if next(fails):

@@ -355,6 +355,31 @@ def test_a_lost_connection_takes_the_open_transaction_back(tmp_path, monkeypatch
     check_complete(reader(tmp_path / "d"), Framed(), TXS)
 
 
+def test_values_that_were_no_valid_text_are_counted_over_all_of_a_file(tmp_path):
+    sink, feed = started(tmp_path / "d"), Feed(Lines())
+    for number, tx in enumerate(transactions("a", "a", "a")):
+        slice_ = feed.whole(tx)
+        sink.write(replace(slice_, pieces=tuple(replace(p, invalid_text=number) for p in slice_.pieces)))
+        sink.flush()
+    sink.close()
+    (segment,) = reader(tmp_path / "d").segments()
+    assert [file.invalid_text for file in segment.files] == [3]
+
+
+def test_a_transaction_that_begins_a_file_may_come_again(tmp_path, monkeypatch):
+    """Its rows had to be written before its end; afterwards it begins a file of the same name."""
+    monkeypatch.setattr(output_file, "FRAME_SIZE", 20)
+    sink, feed = started(tmp_path / "d", Framed()), Feed(Framed())
+    sink.write(feed.part(TXS[0], 0))
+    assert list((tmp_path / "d").glob("*/*.partial"))
+    sink.rollback()
+    assert not list((tmp_path / "d").glob("*/*.partial"))
+    for tx in TXS:
+        sink.write(feed.whole(tx))
+    sink.close()
+    check_complete(reader(tmp_path / "d"), Framed(), TXS)
+
+
 def test_another_head_is_another_part(tmp_path):
     sink, feed = started(tmp_path / "d", Framed()), Feed(Framed())
     sink.write(feed.whole(TXS[0]))

@@ -45,6 +45,17 @@ def test_whole_transactions_can_be_seen_at_once_open_ones_not(tmp_path):
     assert lines(tmp_path / "out") == expected(TXS[:1])
 
 
+def test_a_connection_that_is_lost_before_the_first_edge_leaves_the_file_as_it_was(tmp_path):
+    sink = started(tmp_path / "out")
+    sink.write(feed().part(TXS[0], 0))
+    sink.rollback()
+    assert (tmp_path / "out").read_bytes() == b""
+    for tx in TXS:
+        sink.write(feed().whole(tx))
+    sink.close()
+    assert lines(tmp_path / "out") == expected(TXS)
+
+
 def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
     path, moved = tmp_path / "out", tmp_path / "out.1"
     sink = started(path)

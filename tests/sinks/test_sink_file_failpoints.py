@@ -76,8 +76,8 @@ def test_whatever_fails_at_any_call_each_transaction_is_there_once(tmp_path, how
         recover_and_check(path, FailingDisk(), script.confirmed, at)
 
 
-def moved_with_more_than_was_durable(path: str) -> None:
-    script = Script(path, FailingDisk())
+def moved_with_more_than_was_durable(path: str, disk: Disk) -> None:
+    script = Script(path, disk)
     for step in (script.sink.open, lambda: script.sink.start(SOURCE, START)):
         step()
     script.sink.write(feed().whole(*TXS[:2]))
@@ -91,7 +91,7 @@ def moved_with_more_than_was_durable(path: str) -> None:
 def test_whatever_fails_at_any_call_while_a_moved_file_is_left_each_transaction_is_there_once(tmp_path, how):
     for at in count():
         path = str(tmp_path / f"out{at}")
-        moved_with_more_than_was_durable(path)
+        moved_with_more_than_was_durable(path, FailingDisk())
         disk = FailingDisk(at, how)
         sink = make_sink(path, disk)
         with suppress(Crash, PgcdcError):
@@ -118,6 +118,26 @@ def test_after_a_power_cut_at_any_call_each_transaction_is_there_once():
                 script.run()
             disk.power_cut(random.Random(seed))
             recover_and_check("/data/out", disk, script.confirmed, seed)
+
+
+def test_after_power_cuts_at_any_call_while_a_moved_file_is_left_each_transaction_is_there_once():
+    """What the first one leaves behind the durable rows is cut off, and not brought back by the second."""
+    for at in count():
+        for seed in range(8):
+            disk, dice = PowerDisk(), random.Random(seed)
+            moved_with_more_than_was_durable("/data/out", disk)
+            disk.power_cut(dice)
+            disk.cut_at = first = disk.calls + at
+            sink = make_sink("/data/out", disk)
+            with suppress(Crash):
+                sink.open()
+                sink.start(SOURCE, START, sink.checkpoint)
+                sink.close()
+            made = disk.calls
+            disk.power_cut(dice)
+            recover_and_check("/data/out", disk, TXS[1].end_lsn, seed)
+        if made < first:
+            break
 
 
 def test_after_a_power_cut_at_any_call_while_an_empty_file_is_left_each_transaction_is_there_once():

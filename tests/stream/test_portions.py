@@ -1,5 +1,7 @@
 """How much of a received batch goes into one slice."""
 
+import time
+
 import pytest
 
 from pgcdc_cli.changes.slice import Edge, LastEdge
@@ -87,6 +89,24 @@ class Stopped:
 
     def confirm(self, written: Lsn, flushed: Lsn) -> None:
         pass
+
+
+class Beating:
+    """A format whose heartbeats are all the same."""
+
+    def heartbeat(self, commit_lsn: Lsn) -> EncodedSlice:
+        del commit_lsn
+        return EncodedSlice((), None)
+
+
+def test_a_heartbeat_comes_once_in_an_interval(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    beats, found = Heartbeats(Beating(), 10.0), []
+    for now[0] in (105.0, 110.0, 111.0, 119.0, 120.5):
+        beat = beats.due(Lsn(7))
+        found += [] if beat is None else [(now[0], beat.edge)]
+    assert found == [(110.0, Edge(Lsn(0), Lsn(7), 0)), (120.5, Edge(Lsn(0), Lsn(7), 0))]
 
 
 def test_behind_a_transaction_that_a_signal_cuts_short_nothing_is_written():

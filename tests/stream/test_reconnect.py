@@ -167,6 +167,15 @@ def test_without_a_loop_or_hope_there_is_no_other_try(loop, kind):
     assert retries.after(PgcdcError(kind, "no"), HERE) is None
 
 
+def test_a_slot_that_the_run_itself_has_just_left_is_waited_for_without_a_loop():
+    """It leaves a connection to read a transaction again, whole; nothing is lost by that."""
+    retries = RetryPolicy(loop=False)
+    retries.connected()
+    retries.leaves()
+    assert retries.after(IN_USE, HERE) is not None
+    assert retries.after(LOST, HERE) is None
+
+
 @pytest.mark.parametrize("longest", [LONGEST_WAIT, LONGEST_AFTER_LOSS])
 def test_waits_double_from_a_tenth_of_a_second_to_the_longest_and_half_of_each_is_random(longest):
     ceilings = [min(FIRST_WAIT * 2**n, longest) for n in range(15)]
