@@ -621,7 +621,18 @@ def test_files_that_arent_as_they_were_left_are_exit_10_and_left_alone(tmp_path,
     assert reader(tmp_path / "d").files() == before
 
 
-def test_recovery_makes_no_manifest_in_place_of_one_that_is_missing(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda path: path.unlink(), "it is missing"),
+        (lambda path: path.write_bytes(b""), "it is shorter than it was"),
+        (lambda path: path.write_bytes(path.read_bytes() * 3), "something else was appended to it"),
+    ],
+    ids=["removed", "cut", "longer"],
+)
+def test_recovery_finishes_no_segment_in_a_manifest_that_others_changed(
+    tmp_path, monkeypatch, change, reason
+):
     sink, feed, path = started(tmp_path / "d"), Feed(Lines()), tmp_path / "d" / "manifest.jsonl"
     sink.write(feed.whole(TXS[0]))
     sink.reopen()
@@ -631,10 +642,11 @@ def test_recovery_makes_no_manifest_in_place_of_one_that_is_missing(tmp_path, mo
         killed.setattr(directory_sink, "_finish_segment", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             sink.close()
-    path.unlink()
+    change(path)
+    left = path.read_bytes() if path.exists() else None
     error = error_of(lambda: open_sink(tmp_path / "d"))
-    assert error.message == f'could not continue from "{path}": it is missing'
-    assert not path.exists()
+    assert error.message == f'could not continue from "{path}": {reason}'
+    assert (path.read_bytes() if path.exists() else None) == left
 
 
 def test_a_file_that_has_a_finished_file_s_name_is_not_replaced(tmp_path):
