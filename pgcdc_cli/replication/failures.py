@@ -101,6 +101,7 @@ _HINTS = {
     "P0001": "a function of the database refuses it, such as one that an event trigger calls",
 }
 _CHECK_SETTINGS = "check the connection string, the service file and the PG* variables, such as PGOPTIONS"
+_MORE_LOCKS = "raise max_locks_per_transaction, and restart the server: a snapshot locks all of its tables"
 _ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
 _OLD_STANDBY = "connect to the primary: a standby can decode WAL since PostgreSQL 16"
 _CHECK_KEY = "check sslkey, a file that only its owner may read (chmod 600), and sslpassword"
@@ -350,6 +351,8 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
         hint = _OLD_STANDBY
     if error.sqlstate == LIMIT_EXCEEDED and "temp_file_limit" in str(error):
         hint = "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '64MB'"
+    if "max_locks_per_transaction" in (error.diag.message_hint or ""):
+        hint = _MORE_LOCKS
     if "output_plugin_libraries" in (error.diag.message_hint or ""):
         hint = _ALLOW_PLUGIN
     return PgcdcError(kind, f"could not {doing}: {reason(error)}", hint=hint)

@@ -20,6 +20,7 @@ from segments import contents, manifest
 from servers import Database, new_slot_name
 from standbys import replayed
 from stream_runs import NOW, SMALL, TABLES, Load, in_directory, insert, numbers, refused, repeating, stream
+from warm_process import run_warm
 
 from pgcdc_cli.cli.stream import ProgressLine
 from pgcdc_cli.lsn import Lsn
@@ -252,6 +253,28 @@ def test_a_slot_too_few_is_told_before_rows_are_read(own_server, tmp_path):
     hint = "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list"
     refused(run, 2, 'create slot "s": the server has no free slot besides the snapshot\'s', hint)
     database.drop()
+
+
+MANY_TABLES = """
+DO $$ BEGIN
+    FOR number IN 1..900 LOOP
+        EXECUTE format('CREATE TABLE %I (a int)', 't' || number);
+        COMMIT;
+    END LOOP;
+END $$
+"""
+
+
+def test_more_tables_than_can_be_locked_are_answered_with_the_setting(own_server):
+    few = ("max_connections", "max_wal_senders", "max_prepared_transactions", "max_worker_processes")
+    server = own_server(18, {"max_locks_per_transaction": "10", **dict.fromkeys(few, "6")})
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute(MANY_TABLES)
+    run = run_warm([*PGCDC, "snapshot", "-d", server.uri(), "--table", "public.*"])
+    *_, reason, hint = run.stderr.splitlines()
+    assert (run.returncode, run.stdout) == (3, "")
+    assert reason.endswith(": out of shared memory")
+    assert hint.startswith("hint: raise max_locks_per_transaction, and restart the server: ")
 
 
 def test_all_is_done_on_one_of_several_servers(filled, servers, tmp_path, slot):
