@@ -5,9 +5,8 @@ The stream that this begins is handled by `copy_both.py`. PostgreSQL manual, "St
 
 import logging
 import re
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -244,16 +243,9 @@ class ReplicationConnection:
         with suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=_CANCEL)
 
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _waiting(self) -> AbstractContextManager[None]:
         """Warn after `QUIET` seconds what the creation of a slot waits for."""
-        said = threading.Timer(QUIET, log.warning, [_STANDBY_WAITS if self.in_recovery else _WAITS])
-        said.daemon = True
-        said.start()
-        try:
-            yield
-        finally:
-            said.cancel()
+        return session.warning_after(QUIET, _STANDBY_WAITS if self.in_recovery else _WAITS)
 
     def copy_slot(self, old: str, new: str) -> None:
         """Create a permanent logical slot as a copy of one that may be temporary."""

@@ -1,10 +1,12 @@
 """Sessions with the server: how they are opened, and how they ask."""
 
 import json
+import logging
 import select
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Literal
 
 import psycopg
@@ -17,6 +19,8 @@ from psycopg.rows import Row
 
 from pgcdc_cli.replication.failures import INVALID_TEXT, connect_failure, server_failure
 from pgcdc_cli.types.database_text import DatabaseText
+
+log = logging.getLogger("pgcdc")
 
 SessionKind = Literal["fixed", "default", "physical"]
 """The purpose of a session.
@@ -183,6 +187,18 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
         connection.close()
         raise server_failure("set up the session", error) from error
     return connection
+
+
+@contextmanager
+def warning_after(seconds: float, message: str) -> Iterator[None]:
+    """Log a warning if the block takes longer than this."""
+    said = threading.Timer(seconds, log.warning, [message])
+    said.daemon = True
+    said.start()
+    try:
+        yield
+    finally:
+        said.cancel()
 
 
 def database_encoding(connection: SessionConnection) -> str:

@@ -1,7 +1,7 @@
 """A connection with a transaction that sees a snapshot, and copies rows out."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
@@ -13,7 +13,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication.copy_out import is_encrypted
 from pgcdc_cli.replication.copy_text import copy_columns, copy_text
 from pgcdc_cli.replication.failures import server_failure
-from pgcdc_cli.replication.session import ask, connect, database_encoding, this_server
+from pgcdc_cli.replication.session import ask, connect, database_encoding, this_server, warning_after
 from pgcdc_cli.types.database_text import DatabaseText
 from pgcdc_cli.types.pg_type import PgType
 
@@ -24,6 +24,14 @@ BRIEFLY = "2s"
 
 FOREVER = "0"
 """No limit to a wait for locks."""
+
+QUIET = 10.0
+"""Seconds to wait for tables to be read until a warning says so."""
+
+_WAITS = (
+    "the tables to read are not found and locked yet; to see whose locks that waits for:"
+    " SELECT pid, xact_start, query FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids({}))"
+)
 
 GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName)
 """What the server says of names that others dropped or changed."""
@@ -95,10 +103,11 @@ class SnapshotSession:
         """
         self.limit_lock_waits(timeout)
         try:
-            for name in tables:
-                # These take no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
-                with suppress(*GONE), self._connection.transaction():
-                    self._connection.execute(_LOCK.format(sql.Identifier(*name)))
+            with self.waiting():
+                for name in tables:
+                    # These take no snapshot (`PlannedStmtRequiresSnapshot` in tcop/pquery.c).
+                    with suppress(*GONE), self._connection.transaction():
+                        self._connection.execute(_LOCK.format(sql.Identifier(*name)))
         except psycopg.Error as error:
             if self._connection.closed:
                 raise server_failure("begin a snapshot", error) from error
@@ -112,6 +121,10 @@ class SnapshotSession:
         query = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = %(pid)s AND NOT granted)"
         [(waiting,)] = self.ask(query, {"pid": other._connection.info.backend_pid})
         return bool(waiting)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Warn after `QUIET` seconds who may hold a lock that the block waits for."""
+        return warning_after(QUIET, _WAITS.format(self._connection.info.backend_pid))
 
     def limit_lock_waits(self, timeout: str) -> None:
         """Set `lock_timeout` for this transaction."""

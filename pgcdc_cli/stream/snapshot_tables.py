@@ -285,6 +285,13 @@ def find_tables(
     nothing. Raises RIGHTS, which names everything that the role may not read, USAGE if a table lacks a
     column, and ChangedTableError.
     """
+    with session.waiting():
+        return _find_tables(session, wanted, describe, unmatched)
+
+
+def _find_tables(
+    session: SnapshotSession, wanted: WantedRows, describe: Describe, unmatched: Callable[[list[str]], None]
+) -> list[SnapshotTable]:
     found = list(_found(session, wanted))
     known = [(*one.names, [column.name for column in one.relation.columns]) for one in found]
     unmatched(wanted.selection.unmatched(known))

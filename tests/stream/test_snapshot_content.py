@@ -22,6 +22,7 @@ from warm_process import run_warm
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.stream import snapshot_session
 from pgcdc_cli.stream.snapshot_rows import SlotSnapshot, Snapshot
 from pgcdc_cli.stream.snapshot_session import FOREVER, SnapshotSession
 from pgcdc_cli.stream.snapshot_tables import WantedRows, find_tables
@@ -412,9 +413,9 @@ def test_a_session_that_the_server_ends_while_it_waits_for_a_lock_says_why(datab
     database.execute("CREATE TABLE t (a int)")
     waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
     with (
+        ThreadPoolExecutor(1) as background,
         closing(SnapshotSession(database.uri)) as session,
         psycopg.connect(database.uri) as holder,
-        ThreadPoolExecutor(1) as background,
     ):
         holder.execute("LOCK TABLE t")
         locked = background.submit(session.lock, [("public", "t")], FOREVER)
@@ -422,6 +423,29 @@ def test_a_session_that_the_server_ends_while_it_waits_for_a_lock_says_why(datab
         database.execute("SELECT pg_terminate_backend(%s)", (pid,))
         with pytest.raises(PgcdcError, match="due to administrator command"):
             locked.result()
+
+
+@pytest.mark.parametrize("publications", [["pub"], []])
+def test_whose_lock_a_snapshot_waits_for_is_said(database18, caplog, monkeypatch, publications):
+    monkeypatch.setattr(snapshot_session, "QUIET", 0.1)
+    database18.execute("CREATE TABLE t (a int); CREATE PUBLICATION pub FOR TABLE t")
+    with (
+        ThreadPoolExecutor(1) as background,
+        closing(SnapshotSession(database18.uri)) as session,
+        psycopg.connect(database18.uri) as holder,
+    ):
+        holder.execute("LOCK TABLE t")
+        found = background.submit(find_tables, session, WantedRows(publications), describe_alone)
+        wait_until(lambda: "to see whose locks" in caplog.text, 60)
+        [query] = (line.split("waits for: ")[1] for line in caplog.messages)
+        assert [pid for pid, *_ in database18.execute(query)] == [holder.info.backend_pid]
+        holder.rollback()
+        assert [table.schema.name for table in found.result()] == ["t"]
+    caplog.clear()
+    monkeypatch.setattr(snapshot_session, "QUIET", 10)
+    with closing(SnapshotSession(database18.uri)) as session:
+        find_tables(session, WantedRows(publications), describe_alone)
+    assert caplog.text == ""
 
 
 def test_a_column_that_where_asks_for_in_vain_is_not_tried_again(database18):
