@@ -30,7 +30,7 @@ IMPORTED_LATE = (
     "pgcdc_cli.cli.show",
     "pgcdc_cli.cli.slot",
     "pgcdc_cli.stream.run",
-    "pgcdc_cli.stream.snapshot_session",
+    "pgcdc_cli.stream.snapshot.snapshot_session",
     "pgcdc_cli.sinks.directory_sink",
     "pgcdc_cli.sinks.file_sink",
     "pgcdc_cli.formats.jsonl",

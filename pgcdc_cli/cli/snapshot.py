@@ -23,7 +23,7 @@ from pgcdc_cli.cli.target import (
 )
 
 if TYPE_CHECKING:
-    from pgcdc_cli.stream.snapshot_run import SnapshotRun, SnapshotSettings
+    from pgcdc_cli.stream.snapshot.snapshot_run import SnapshotRun, SnapshotSettings
 
 ROWS = "Which rows"
 
@@ -153,8 +153,8 @@ def snapshot(  # noqa: PLR0913 - a command's options
     if not publication and not table and config is None:
         raise usage_error("--publication or --table is missing")
     source = subscription(config, conninfo, "", publication or [])
-    from pgcdc_cli.stream.snapshot_run import SnapshotSettings
-    from pgcdc_cli.stream.snapshot_tables import WantedRows, every_table
+    from pgcdc_cli.stream.snapshot.snapshot_run import SnapshotSettings
+    from pgcdc_cli.stream.snapshot.snapshot_tables import WantedRows, every_table
 
     wanted = WantedRows(
         publications=publication or ([] if table else source.publications),
@@ -180,7 +180,7 @@ def snapshot(  # noqa: PLR0913 - a command's options
 
 def _run(settings: "SnapshotSettings", target: StreamTarget, progress: ProgressLine) -> "SnapshotRun":
     from pgcdc_cli.stream.settings import Signals
-    from pgcdc_cli.stream.snapshot_run import SnapshotRun
+    from pgcdc_cli.stream.snapshot.snapshot_run import SnapshotRun
 
     format_, signals = format_for(target), Signals()
     assert format_.decodes, "what isn't decoded has no rows"

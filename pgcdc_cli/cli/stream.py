@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from pgcdc_cli.stream.run import StreamRun
     from pgcdc_cli.stream.settings import RunTotals, Signals, StreamSettings
-    from pgcdc_cli.stream.snapshot_run import SnapshotRun
+    from pgcdc_cli.stream.snapshot.snapshot_run import SnapshotRun
 
 _INTERVAL = 0.5
 """Seconds between two updates of the line."""

@@ -25,16 +25,16 @@ from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdenti
 from pgcdc_cli.replication.copy_both import NEVER, ReplicationStream
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
-from pgcdc_cli.stream.initial_snapshot import InitialSnapshot
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.known_prepared import KnownPrepared
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
 from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.reconnect import Reconnection, RetryPolicy
-from pgcdc_cli.stream.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotWatch
-from pgcdc_cli.stream.resnapshot_session import ResnapshotSource
 from pgcdc_cli.stream.settings import RunEnd, RunTotals, Signals, StreamSettings, timed_out
-from pgcdc_cli.stream.snapshot_tables import WantedRows
+from pgcdc_cli.stream.snapshot.initial_snapshot import InitialSnapshot
+from pgcdc_cli.stream.snapshot.resnapshot import Resnapshot, ResnapshotOutput, ResnapshotWatch
+from pgcdc_cli.stream.snapshot.resnapshot_session import ResnapshotSource
+from pgcdc_cli.stream.snapshot.snapshot_tables import WantedRows
 from pgcdc_cli.stream.start import RunStart
 from pgcdc_cli.stream.timeline_watch import TimelineWatch
 from pgcdc_cli.types.database_text import DatabaseText

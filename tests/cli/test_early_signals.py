@@ -85,7 +85,7 @@ main()
     ("command", "module"),
     [
         (("stream", "-f", "-", "--publication", "pub"), "pgcdc_cli.stream.run"),
-        (("snapshot", "-f", "-", "--publication", "pub"), "pgcdc_cli.stream.snapshot_run"),
+        (("snapshot", "-f", "-", "--publication", "pub"), "pgcdc_cli.stream.snapshot.snapshot_run"),
         (("slot", "list", "--watch"), "pgcdc_cli.cli.slot"),
     ],
 )

@@ -17,7 +17,7 @@ from test_copy_out import BEGIN, END, message, taken
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication.copy_binary import Tuples, binary_columns
-from pgcdc_cli.stream.snapshot_session import SnapshotSession
+from pgcdc_cli.stream.snapshot.snapshot_session import SnapshotSession
 from pgcdc_cli.types.binary.arrow_values import can_read
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 from pgcdc_cli.types.pg_type import PgType, builtin
@@ -243,7 +243,7 @@ def test_a_stop_ends_the_wait_for_rows(database):
 
 
 def test_an_encrypted_connection_is_read_as_text(session, monkeypatch):
-    monkeypatch.setattr("pgcdc_cli.stream.snapshot_session.is_encrypted", lambda _: True)
+    monkeypatch.setattr("pgcdc_cli.stream.snapshot.snapshot_session.is_encrypted", lambda _: True)
     [(_, (column,))] = session.copy(sql.SQL("SELECT 7"), [INT4], STRICT, lambda: False, typed=True)
     assert column.to_pylist() == [b"7"]
 

@@ -23,7 +23,7 @@ from stream_runs import NOW, end_of_log, refused, stream
 from test_stream_snapshot import FORMATS, checkpoint
 
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.stream.resnapshot_session import Visibility
+from pgcdc_cli.stream.snapshot.resnapshot_session import Visibility
 
 AGAIN = ("--resnapshot", "public.items")
 OFTEN = ("-F", "0.001")
@@ -43,8 +43,8 @@ import os, signal, sys
 import psycopg
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
-from pgcdc_cli.stream import resnapshot
-from pgcdc_cli.stream.resnapshot import Resnapshot
+from pgcdc_cli.stream.snapshot import resnapshot
+from pgcdc_cli.stream.snapshot.resnapshot import Resnapshot
 
 resnapshot.CHUNK_ROWS = resnapshot.FIRST_ROWS = int(sys.argv.pop(1))
 resnapshot.MOST_MOVED = int(os.environ.get("MOST_MOVED", resnapshot.MOST_MOVED))
@@ -460,7 +460,7 @@ def test_a_snapshot_sees_what_had_ended_wherever_transaction_ids_wrap_around(bas
 MOST_XIDS = """
 import sys
 from pgcdc_cli.cli.app import main
-from pgcdc_cli.stream.resnapshot import ResnapshotWatch
+from pgcdc_cli.stream.snapshot.resnapshot import ResnapshotWatch
 
 most, follow = 0, ResnapshotWatch.follow
 

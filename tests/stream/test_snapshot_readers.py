@@ -11,7 +11,7 @@ from segments import contents
 from test_snapshot_command import run
 
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.stream.snapshot_rows import read_parts
+from pgcdc_cli.stream.snapshot.snapshot_rows import read_parts
 from pgcdc_cli.types.database_text import STRICT
 
 

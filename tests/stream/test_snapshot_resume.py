@@ -228,7 +228,7 @@ FAILS_ONCE = """
 import sys
 import psycopg
 from pgcdc_cli.cli.app import main
-from pgcdc_cli.stream.snapshot_session import SnapshotSession
+from pgcdc_cli.stream.snapshot.snapshot_session import SnapshotSession
 
 copy, calls = SnapshotSession.copy, []
 

@@ -44,8 +44,8 @@ from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.copy_out import TICK
 from pgcdc_cli.replication.failures import server_failure
 from pgcdc_cli.replication.session import ask
-from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
-from pgcdc_cli.stream.snapshot_tables import SnapshotTable, TablePart
+from pgcdc_cli.stream.snapshot.snapshot_session import Columns, SnapshotSession
+from pgcdc_cli.stream.snapshot.snapshot_tables import SnapshotTable, TablePart
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
 log = logging.getLogger("pgcdc")

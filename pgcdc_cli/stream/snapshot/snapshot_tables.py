@@ -12,7 +12,7 @@ from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.pgoutput.relations import Describe
-from pgcdc_cli.stream.snapshot_session import GONE, ResultColumn, SnapshotSession
+from pgcdc_cli.stream.snapshot.snapshot_session import GONE, ResultColumn, SnapshotSession
 from pgcdc_cli.types.database_text import DatabaseText
 
 log = logging.getLogger("pgcdc")

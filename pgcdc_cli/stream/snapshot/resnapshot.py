@@ -31,7 +31,7 @@ from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.sink import Sink
-from pgcdc_cli.stream.resnapshot_session import (
+from pgcdc_cli.stream.snapshot.resnapshot_session import (
     BusyError,
     Look,
     ResnapshotSession,
@@ -39,9 +39,9 @@ from pgcdc_cli.stream.resnapshot_session import (
     Visibility,
     is_unknown_name,
 )
-from pgcdc_cli.stream.snapshot_rows import Stamper, snapshot_batch
-from pgcdc_cli.stream.snapshot_session import Columns
-from pgcdc_cli.stream.snapshot_tables import SnapshotTable
+from pgcdc_cli.stream.snapshot.snapshot_rows import Stamper, snapshot_batch
+from pgcdc_cli.stream.snapshot.snapshot_session import Columns
+from pgcdc_cli.stream.snapshot.snapshot_tables import SnapshotTable
 from pgcdc_cli.types.database_text import DatabaseText
 
 log = logging.getLogger("pgcdc")

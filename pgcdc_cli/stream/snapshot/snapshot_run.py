@@ -20,9 +20,9 @@ from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.settings import RunTotals, Signals
-from pgcdc_cli.stream.snapshot_rows import Snapshot, source_of
-from pgcdc_cli.stream.snapshot_session import FOREVER, SnapshotSession
-from pgcdc_cli.stream.snapshot_tables import (
+from pgcdc_cli.stream.snapshot.snapshot_rows import Snapshot, source_of
+from pgcdc_cli.stream.snapshot.snapshot_session import FOREVER, SnapshotSession
+from pgcdc_cli.stream.snapshot.snapshot_tables import (
     ChangedTableError,
     SnapshotTable,
     WantedRows,

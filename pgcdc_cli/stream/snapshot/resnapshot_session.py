@@ -14,8 +14,13 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.replication.failures import server_failure
-from pgcdc_cli.stream.snapshot_session import Columns, SnapshotSession
-from pgcdc_cli.stream.snapshot_tables import ChangedTableError, SnapshotTable, WantedRows, find_tables
+from pgcdc_cli.stream.snapshot.snapshot_session import Columns, SnapshotSession
+from pgcdc_cli.stream.snapshot.snapshot_tables import (
+    ChangedTableError,
+    SnapshotTable,
+    WantedRows,
+    find_tables,
+)
 from pgcdc_cli.types.database_text import DatabaseText
 
 LOCK_TIMEOUT = "200ms"

@@ -10,8 +10,8 @@ from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.settings import RunEnd, Signals, SnapshotPlan, StreamSettings, timed_out
-from pgcdc_cli.stream.snapshot_rows import Begun, SlotSnapshot, Snapshot
-from pgcdc_cli.stream.snapshot_tables import (
+from pgcdc_cli.stream.snapshot.snapshot_rows import Begun, SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot.snapshot_tables import (
     ChangedTableError,
     SnapshotTable,
     WantedRows,
