@@ -30,6 +30,9 @@ GAP = b"d\0\0\0\0"
 """The head of each row with its length zeroed, so that no length holds a tab, newline or backslash."""
 
 _NEWLINE = ord("\n")
+BLOCK = 1 << 20
+"""Bytes in which escapes are resolved at a time: so few that what is made of them stays in a cache."""
+
 _TAB, _BACKSLASH, _NULL = b"\t\\N"
 
 _UNESCAPED = np.arange(256, dtype=np.uint8)
@@ -111,34 +114,65 @@ def _values(data: NDArray[np.uint8], width: int) -> _Values:
     starts[0, :1] = len(GAP)
     starts[0, 1:] = ends[-1, :-1] + 1 + len(GAP)
     values = _Values(data, starts, ends, None)
-    backslashes = np.flatnonzero(data == _BACKSLASH)
-    return _read(values, _escapes(backslashes)) if len(backslashes) else values
+    backslashes = int(np.count_nonzero(data == _BACKSLASH))
+    return _read(values, backslashes) if backslashes else values
 
 
-def _escapes(backslashes: Int64s) -> Int64s:
-    """Return the backslashes that begin an escape: of a run of them, every other one is escaped itself."""
-    numbers = np.arange(len(backslashes))
-    begins = np.ones(len(backslashes), np.bool_)
-    begins[1:] = np.diff(backslashes) != 1
-    in_run = numbers - np.maximum.accumulate(np.where(begins, numbers, 0))
-    escapes: Int64s = backslashes[in_run % 2 == 0]
-    return escapes
-
-
-def _read(values: _Values, escapes: Int64s) -> _Values:
-    """Find the nulls, and resolve the other escapes."""
+def _read(values: _Values, backslashes: int) -> _Values:
+    """Find the nulls, each of which has one backslash, and resolve the other escapes."""
     data, starts, ends, _ = values
     null = (ends - starts == len(b"\\N")) & (data[starts] == _BACKSLASH) & (data[ends - 1] == _NULL)
-    if null.sum() < len(escapes):
-        data, starts, ends = _unescaped(data, starts, ends, escapes)
+    if null.sum() < backslashes:
+        data, starts, ends = _unescaped(data, starts, ends)
     return _Values(data, np.where(null, ends, starts), ends, null)
 
 
 def _unescaped(
-    data: NDArray[np.uint8], starts: Places, ends: Places, escapes: Int64s
+    data: NDArray[np.uint8], starts: Places, ends: Places
 ) -> tuple[NDArray[np.uint8], Places, Places]:
-    unescaped = data.copy()
-    unescaped[escapes + 1] = _UNESCAPED[data[escapes + 1]]
-    keep = np.ones(len(data), np.bool_)
+    """Resolve the escapes, a block at a time: their positions may take many times a value's space."""
+    pieces, removed = [], 0
+    moved = starts.copy(), ends.copy()
+    for begin, end in _blocks(data):
+        piece, escapes = _unescaped_block(data[begin:end])
+        for old, new in zip((starts, ends), moved, strict=True):
+            inside = (old >= begin) & (old < end)
+            new[inside] -= removed + np.searchsorted(escapes, old[inside] - begin)
+        pieces.append(piece)
+        removed += len(escapes)
+    return np.concatenate(pieces), *moved
+
+
+def _blocks(data: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
+    """Divide data between escapes: no block ends with an odd number of backslashes."""
+    begin = 0
+    while begin < len(data):
+        end = min(begin + BLOCK, len(data))
+        if end < len(data):
+            others = data[begin:end][::-1] != _BACKSLASH
+            run = int(others.argmax()) if others.any() else end - begin
+            end -= run % 2
+        yield begin, end
+        begin = end
+
+
+def _unescaped_block(block: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Int64s]:
+    """Resolve the escapes in a block; also return their positions."""
+    escapes = _escapes(np.flatnonzero(block == _BACKSLASH))
+    unescaped = block.copy()
+    unescaped[escapes + 1] = _UNESCAPED[block[escapes + 1]]
+    keep = np.ones(len(block), np.bool_)
     keep[escapes] = False
-    return unescaped[keep], starts - np.searchsorted(escapes, starts), ends - np.searchsorted(escapes, ends)
+    return unescaped[keep], escapes
+
+
+def _escapes(backslashes: Int64s) -> Int64s:
+    """Return the backslashes that begin an escape: of a run of them, every other one is escaped itself."""
+    begins = np.ones(len(backslashes), np.bool_)
+    begins[1:] = np.diff(backslashes) != 1
+    if begins.all():
+        return backslashes
+    numbers = np.arange(len(backslashes))
+    in_run = numbers - np.maximum.accumulate(np.where(begins, numbers, 0))
+    escapes: Int64s = backslashes[in_run % 2 == 0]
+    return escapes

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.replication import copy_text
 from pgcdc_cli.replication.copy_text import GAP, copy_columns
 
 ESCAPES = {ord(plain): "\\" + written for plain, written in zip("\\\b\f\n\r\t\v", "\\bfnrtv", strict=True)}
@@ -20,8 +21,15 @@ def written(rows: list[list[str | None]]) -> bytes:
     return b"".join(GAP + f"{line}\n".encode() for line in lines)
 
 
-@given(tables)
-def test_values_come_back(rows):
+@given(tables, st.sampled_from([2, 3, 4, 7, copy_text.BLOCK]))
+def test_values_come_back(rows, block):
+    """Also from between two blocks in which escapes are resolved."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copy_text, "BLOCK", block)
+        check(rows)
+
+
+def check(rows):
     columns = [column.to_pylist() for column in copy_columns(written(rows), len(rows[0]))]
     wanted = [
         [None if value is None else value.encode() for value in column] for column in zip(*rows, strict=True)
