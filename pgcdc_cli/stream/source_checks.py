@@ -1,6 +1,7 @@
 """Whether a server, a database and a slot are those that a stream goes on from."""
 
 import logging
+import shlex
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -55,8 +56,8 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
         raise PgcdcError(ErrorKind.SLOT_MISSING, f'could not find slot "{name}"', hint=hint)
     problem = _misfit(slot, database, decodes=decodes, keeps_prepared=keeps_prepared)
     if problem is not None:
-        elsewhere = slot.database not in {None, database}
-        hint = f"with -d {slot.database} it can be read" if elsewhere else _OTHER_SLOT
+        elsewhere = None if slot.database == database else slot.database
+        hint = f"with -d {shlex.quote(elsewhere)} it can be read" if elsewhere else _OTHER_SLOT
         raise PgcdcError(ErrorKind.USAGE, f'could not stream slot "{name}": {problem}', hint=hint)
     if slot.lost:
         raise PgcdcError(

@@ -437,6 +437,19 @@ def test_slots_of_another_kind_or_database(database):
         other.drop()
 
 
+def test_a_slots_database_is_named_as_a_shell_takes_it(database):
+    name, slot = f"{database.name} b", new_slot_name()
+    database.execute(f'CREATE DATABASE "{name}"')
+    with psycopg.connect(database.uri, dbname=name, autocommit=True) as other:
+        other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+    try:
+        [finding] = [one for one in findings(database, slot=slot) if one.check == "slot-kind"]
+        assert finding.advice == f"connect to that database: -d '{name}'"
+    finally:
+        database.drop_slot(slot)
+        database.execute(f'DROP DATABASE "{name}"')
+
+
 def test_without_a_name_it_says_which_slots_can_be_streamed(database):
     slot = database.create_slot()
     other = database.create_slot(two_phase=True)

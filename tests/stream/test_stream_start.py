@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from processes import stream_command, wait_until
 from psycopg.conninfo import make_conninfo
+from servers import new_slot_name
 from stream_runs import NOW, SMALL, end_of_log, in_directory, insert, numbers, position, stream, taken
 
 from pgcdc_cli.lsn import Lsn
@@ -256,6 +257,19 @@ def test_another_database_of_the_same_server(source, tmp_path):
         f' not "{source.name}_2"\n'
         f"hint: with -d {source.name} it can be read\n"
     )
+
+
+def test_a_slot_of_a_database_whose_name_a_shell_would_split(source, tmp_path):
+    slot, name = new_slot_name(), f"{source.name} b"
+    source.execute(f'CREATE DATABASE "{name}"')
+    with psycopg.connect(source.uri, dbname=name, autocommit=True) as other:
+        other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+    try:
+        run = stream(source.uri, slot, "-D", str(tmp_path / "out"), *NOW)
+    finally:
+        source.drop_slot(slot)
+        source.execute(f'DROP DATABASE "{name}"')
+    assert run.stderr.endswith(f"\nhint: with -d '{name}' it can be read\n")
 
 
 def test_idle_tables_on_a_busy_server_do_not_hold_its_log(source, tmp_path, follow):

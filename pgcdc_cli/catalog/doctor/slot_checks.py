@@ -1,5 +1,6 @@
 """Checks of slots: do they still have their changes, and does a client read them?"""
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from pgcdc_cli.catalog.doctor.finding import RELOAD, Finding, Setup, literal, set_system
@@ -40,9 +41,9 @@ def slot_kind(setup: Setup) -> Iterator[Finding]:
     name, database = slot.name, setup.facts.database
     if slot.plugin is None:
         problem, advice = "is a physical slot, which has no changes of rows", "choose another name with -S"
-    elif slot.database != database:
+    elif slot.database is not None and slot.database != database:
         problem = f'belongs to database "{slot.database}", not "{database}"'
-        advice = f"connect to that database: -d {slot.database}"
+        advice = f"connect to that database: -d {shlex.quote(slot.database)}"
     elif slot.plugin != "pgoutput":
         problem = f"has the plugin {slot.plugin}, which only --format raw can write"
         advice = "choose another slot with -S; pgcdc slot create makes one"
