@@ -72,11 +72,30 @@ def default(type_: PgType, expression: str, *, snapshot: bool = False, **modes: 
         ("bit", 1, "B'1'::\"bit\"", "true"),
         ("float4", -1, "16777217", "1.6777216E7"),
         ("float4", -1, "'NaN'::real", '"NaN"'),
+        ("float4", -1, "1.23456789", "1.2345679"),
+        ("int2", -1, "'-32768'::integer", "-32768"),
+        ("int2", -1, "32768", None),
         ("uuid", -1, f"('{UUID.upper()}'::text)::uuid", f'"{UUID}"'),
     ],
 )  # fmt: skip
 def test_a_default_is_read_by_its_types_rule(kind, typmod, expression, token):
     assert default(builtin(OIDS[kind], typmod), expression) == token
+
+
+@pytest.mark.parametrize(
+    ("kind", "literal", "mode", "token"),
+    [
+        ("time", "24:00:00", "nanoseconds", "86399999999999"),
+        ("time", "24:00:00", "isostring", '"23:59:59.999999999Z"'),
+        ("timestamp", "infinity", "nanoseconds", "7852397722631405567"),
+        ("timestamp", "-infinity", "nanoseconds", "-3028005206664544256"),
+        ("timestamp", "-infinity", "isostring", '"-999999999-01-01T00:00:00Z"'),
+        ("date", "infinity", "isostring", '"+999999999-12-31Z"'),
+    ],
+)
+def test_javas_greatest_and_least_moments_are_the_defaults_of_the_newer_modes(kind, literal, mode, token):
+    newer = {"debezium_version": "3.4", "time_precision_mode": mode}
+    assert default(builtin(OIDS[kind], -1), f"'{literal}'::{kind}", **newer) == token
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,27 @@ def test_the_first_value_of_a_column_that_is_lost_is_named(kind, values, where, 
 
 
 @pytest.mark.parametrize(
+    ("kind", "values", "where", "why"),
+    [
+        ("date", ["1582-10-15", "1582-10-14"], SECOND, "Debezium leaves out the era in snapshots"),
+        ("date", ["0044-03-15 BC"], FIRST, "Debezium leaves out the era in snapshots"),
+        ("timestamp", ["4713-01-01 00:00:00 BC"], FIRST, "Debezium has the Julian calendar in snapshots"),
+        ("timestamptz", ["1582-12-31 00:00:00+00"], FIRST, "Debezium has the Julian calendar in snapshots"),
+    ],
+)
+def test_an_old_moment_is_lost_in_a_snapshot_only(kind, values, where, why):
+    [(lsn, reason)] = losses(kind, "R", values)
+    assert lsn == where
+    assert reason.startswith(why)
+    assert losses(kind, "I", values) == []
+
+
+@pytest.mark.parametrize("moment", ["1583-01-01 00:00:00", "9999-12-31 23:59:59.999999"])
+def test_a_moment_that_both_calendars_have_is_not_lost_in_a_snapshot(moment):
+    assert losses("timestamp", "R", [None, moment]) == []
+
+
+@pytest.mark.parametrize(
     ("kind", "values"),
     [("numeric", ["1", None, "1.5"]), ("text", ["x", UNCHANGED, None]), ("int4[]", ["{1,NULL}", None])],
 )

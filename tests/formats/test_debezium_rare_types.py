@@ -101,6 +101,7 @@ def test_some_arrays_are_left_out_even_where_unknown_types_are_not(kind):
         ("numeric[]", "{{1},{2}}", "[null,null]"),
         ("numeric[]", "{{1},{NaN}}", None),
         ("xid[]", "{{1}}", None),
+        ("text[]", r"""{{"a\\\"}",b},{"{",c}}""", '["J","J"]'),
     ],
 )
 def test_an_array_within_an_array_is_null_or_the_address_of_an_object(kind, text, written):
@@ -109,6 +110,34 @@ def test_an_array_within_an_array_is_null_or_the_address_of_an_object(kind, text
     expected = written and written.replace('"J"', '"[Ljava.lang.String;@0"').encode()
     assert to_json(kernels.binary([text, "{}", text])).to_pylist() == [expected, b"[]", expected]
     assert single_token(to_json, text.encode()) == expected
+
+
+BOX = f'"{base64.b64encode(b"(2.0,2.0),(1.0,1.0)").decode()}"'
+LTREE = PgType(20004, -1, "ltree", "other")
+NEWER_ISO = {"debezium_version": "3.4", "time_precision_mode": "isostring"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "modes", "text", "written"),
+    [
+        ("int8[]", {}, "[-1:0]={5,6}", "[5,6]"),
+        ("numeric[]", {}, "{1,NaN}", None),
+        ("xid[]", {}, "{1,NULL}", None),
+        (array_of(LTREE, 20030), {}, "{a.b,NULL}", None),
+        (
+            "box[]",
+            {},
+            "{(2,2),(1,1);(4,4),(3,3)}",
+            '["KDIuMCwyLjApLCgxLjAsMS4wKQ==","KDQuMCw0LjApLCgzLjAsMy4wKQ=="]',
+        ),
+        ("time[]", NEWER_ISO, "{10:11:12.0001}", '["10:11:12Z"]'),
+    ],
+)
+def test_what_the_driver_makes_of_arrays_by_column_and_one_by_one(kind, modes, text, written):
+    field = of_type(kind, include_unknown_datatypes=True, **modes)
+    expected = written and written.encode()
+    assert field.to_json(kernels.binary([text, "{}", text])).to_pylist() == [expected, b"[]", expected]
+    assert single_token(field.to_json, text.encode()) == expected
 
 
 def test_times_with_a_zone_lose_their_fraction_in_arrays_only():
@@ -141,6 +170,11 @@ def test_money_that_may_not_be_null_is_zero_where_it_is_not_sent(mode, zero):
     )
     config = ConnectorConfig(topic_prefix="srv", money_fraction_digits=3, decimal_handling_mode=mode)
     assert field_for(column, None, config).absent == zero
+
+
+def test_placeholders_of_arrays_are_of_signed_bytes_as_javas():
+    placeholder = {"unavailable_value_placeholder": "ü"}
+    assert of_type("int4[]", **placeholder).unavailable == b"[-61,-68]"
 
 
 def test_days_in_connect_mode_have_no_placeholder_in_arrays():
@@ -254,6 +288,6 @@ def test_a_default_keeps_more_digits_than_its_column_has_only_where_that_has_non
 
 
 def test_a_default_may_have_more_digits_than_pythons_decimals():
-    type_ = builtin(OIDS["numeric"], numeric(36, 14))
-    field = of_type(type_, default="81651615847903466.19385920921", decimal_handling_mode="string")
-    assert field.schema["default"] == b'"81651615847903466.19385920921000"'
+    type_, whole = builtin(OIDS["numeric"], numeric(66, 14)), 4 * "8165161584"
+    field = of_type(type_, default=f"{whole}.19385920921", decimal_handling_mode="string")
+    assert json.loads(field.schema["default"]) == f"{whole}.19385920921000"

@@ -199,8 +199,7 @@ def cut_to_millis(kind: Kind, typmod: int) -> Kind:
             column = kernels.replace_pattern(column, pattern, new)
         return kind.to_json(column)
 
-    exact = 0 <= typmod <= 3 and "per_second" in kind.form
-    form = kind.form if exact else inexact("Debezium cuts times in arrays to milliseconds")
+    form = kind.form if 0 <= typmod <= 3 else inexact("Debezium cuts times in arrays to milliseconds")
     return replace(kind, to_json=to_json, form=form)
 
 

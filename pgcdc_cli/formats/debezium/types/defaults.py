@@ -191,8 +191,6 @@ def _clock(text: str, _: int) -> str | None:
 
 def _moment(text: str, _: int) -> str | None:
     """Read a timestamp; a time alone is on 1970-01-01; Java's zoned timestamps can't hold infinity."""
-    if text in _DAYS:
-        return None
     if _CLOCK.fullmatch(text):
         return f"1970-01-01 {text}"
     match = _MOMENT.fullmatch(text)

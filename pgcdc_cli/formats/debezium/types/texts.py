@@ -34,13 +34,13 @@ from pgcdc_cli.types import kernels, to_arrow
 
 _UNLIMITED = 2**31 - 1
 _PIECE = 6 << 20
-"""Digits or bytes encoded at a time, so that other threads can run in between; a multiple of three bytes."""
+"""Bytes encoded at a time, so that other threads can run in between; a multiple of three bytes."""
 _EMPTY = pa.scalar(b"", pa.binary())
 _ZEROS = kernels.binary([b"", b"\0", b"\0\0"])
 _BASE64 = np.arange(256, dtype=np.uint8)
 _URL_SAFE = np.frombuffer(bytes.maketrans(b"+/", b"-_"), np.uint8)
 _HSTORE_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)(?:, |$)', re.DOTALL)
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _GEOMETRIC = frozenset(["point", "line", "lseg", "box", "path", "polygon", "circle"])
 
 
@@ -86,13 +86,6 @@ def binary_schema(config: ConnectorConfig) -> dict[str, Any]:
 def bytea(config: ConnectorConfig) -> Kind:
     encode = encoded(config)
 
-    def one(text: str) -> bytes:
-        if len(text) <= _PIECE:
-            return encode(bytes.fromhex(text[2:]))
-        pieces = (text[start : start + _PIECE] for start in range(2, len(text), _PIECE))
-        tokens = [encode(bytes.fromhex(piece))[1:-1] for piece in pieces]
-        return b"".join([b'"', *tokens, b'"'])
-
     def column(texts: pa.BinaryArray) -> pa.BinaryArray:
         if config.binary_handling_mode == "hex":
             tokens = quoted(kernels.without_start(texts, len("\\x")))
@@ -101,7 +94,7 @@ def bytea(config: ConnectorConfig) -> Kind:
             tokens = _base64_tokens(kernels.coalesce(to_arrow.decode_hex(texts), _EMPTY), alphabet)
         return kernels.nulled_like(tokens, texts)
 
-    to_json = Converter(column, one)
+    to_json = Converter(column, lambda text: encode(bytes.fromhex(text[2:])))
     form = {"form": "bytes", "encoding": config.binary_handling_mode}
     return Kind(binary_schema(config), to_json, b'""', _unavailable_bytes(config), form=form)
 
