@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from batches import COMMIT_TS, change, full, stamp, stamps, table
+from batches import COMMIT_TS, UNCHANGED, change, full, stamp, stamps, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import ITEMS, ORDERS, Event, events, lsn, reference, to_slice
@@ -135,6 +135,13 @@ def test_numeric_is_a_number_if_asked_and_keeps_its_digits():
     part = Slice(None, (change(table({"n": "numeric"}, None), "I", [0, 1, 2], [["1.50"], ["NaN"], [None]]),))
     texts = lines(JsonlFormat("stream", numeric="number"), part)[""]
     assert [text.split('"new":')[1] for text in texts] == ['{"n":1.50}}', '{"n":"NaN"}}', '{"n":null}}']
+
+
+def test_a_number_in_the_key_that_was_not_sent_again_is_written_as_a_number():
+    numbers = table({"n": "numeric"}, ("n",))
+    batch = change(numbers, "U", [0, 1], [[UNCHANGED], ["NaN"]], full([["1.50"], ["2"]]))
+    texts = lines(JsonlFormat("stream", numeric="number"), Slice(None, (batch,)))[""]
+    assert [json.loads(text)["key"] for text in texts] == [{"n": 1.5}, {"n": "NaN"}]
 
 
 @pytest.mark.parametrize(("kind", "text"), [("int4", "0x1"), ("float8", "+1"), ("bool", "yes")])
