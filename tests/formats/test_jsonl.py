@@ -13,7 +13,7 @@ from rows import ITEMS, ORDERS, Event, events, lsn, reference, to_slice
 from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, MessageChange, Slice, Stamps, TransactionBoundary
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.encoded_rows import are_few
-from pgcdc_cli.formats.json_text import BLOCK, escape, lsn_text, timestamp_text
+from pgcdc_cli.formats.json_text import BLOCK, escape, lsn_text, one_timestamp, timestamp_text
 from pgcdc_cli.formats.jsonl import JsonlFormat, few_lines
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
@@ -151,16 +151,29 @@ def test_what_is_no_json_number_or_boolean_is_a_string(kind, text):
 
 
 def test_percent_signs_in_names_stand_as_they_are():
-    odd = table({"%d": "int4", "a%%b%": "text"}, ("%d",), name="50%b")
-    (found,) = objects(STREAM, Slice(None, (change(odd, "I", [0], [["1", "x"]]),)))
-    assert (found["table"], found["key"], found["new"]) == ("50%b", {"%d": 1}, {"%d": 1, "a%%b%": "x"})
+    odd = table({"%d": "int4", "a%%b%": "text", "%s": "json"}, ("%d",), name="50%b")
+    batch = change(odd, "U", [0], [["1", UNCHANGED, "null"]])
+    (found,) = objects(STREAM, Slice(None, (batch,)))
+    assert (found["table"], found["key"], found["new"]) == ("50%b", {"%d": 1}, {"%d": 1, "%s": None})
+    assert (found["unchanged"], found["json_null"]) == (["a%%b%"], ["new.%s"])
 
 
-def test_embedded_json_keeps_what_a_parser_would_change():
-    text = '{"a":1e400,\n "a":1.0,\r\n"b":"\\ud800"}'
+@pytest.mark.parametrize("text", ["null", " null", "\n\tnull\r\n"])
+def test_json_null_is_told_from_sql_null_whatever_blanks_are_around_it(text):
+    batch = change(table({"v": "json"}, None), "I", [0, 1], [[text], [None]])
+    found = objects(STREAM, Slice(None, (batch,)))
+    assert [(one["new"], one.get("json_null")) for one in found] == [
+        ({"v": None}, ["new.v"]),
+        ({"v": None}, None),
+    ]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_embedded_json_keeps_what_a_parser_would_change(end):
+    text = f'{{"a":1e400,{end}"a":1.0,{end}"b":"\\ud800"}}'
     part = Slice(None, (change(table({"v": "json"}, None), "I", [0], [[text]]),))
     (line,) = lines(STREAM, part)[""]
-    assert '"new":{"v":{"a":1e400,  "a":1.0,  "b":"\\ud800"}}' in line
+    assert f'"new":{{"v":{text.replace(end, " " * len(end))}}}' in line
 
 
 def test_rows_of_many_transactions_have_each_its_own_stamps():
@@ -222,9 +235,10 @@ def test_positions_are_printed_as_postgresql_does(values):
     assert printed == [str(Lsn(value)).encode() for value in values]
 
 
-def test_a_commit_beyond_year_9999_is_a_protocol_error():
+@pytest.mark.parametrize("printed", [lambda micros: timestamp_text(np.array([micros])), one_timestamp])
+def test_a_commit_beyond_year_9999_is_a_protocol_error(printed):
     with pytest.raises(PgcdcError) as error:
-        timestamp_text(np.array([2**62]))
+        printed(2**62)
     assert error.value.kind is ErrorKind.PROTOCOL
 
 
