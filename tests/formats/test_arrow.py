@@ -189,6 +189,13 @@ def test_a_stream_that_an_earlier_version_began_ends_as_a_stream():
     assert pa.ipc.open_stream(ended).read_all()["id"].to_pylist() == [7]
 
 
+def test_a_file_of_as_many_columns_as_a_table_may_have_is_finished():
+    """Its schema is larger than what is read of the file at a time."""
+    wide = table({f"column_{number}": "int4" for number in range(1600)}, None)
+    [stored] = files(ArrowFormat(), Slice(None, (change(wide, "I", [0], [["1"] * 1600]),))).values()
+    assert read(stored)["column_1599"].to_pylist() == [1]
+
+
 def test_small_batches_become_one_message_and_large_ones_stay_apart(monkeypatch):
     form = ArrowFormat()
     parts = [Slice(None, (change(PRICES, "I", [n], [[str(n), None, None, "{x}"]]),)) for n in range(6)]

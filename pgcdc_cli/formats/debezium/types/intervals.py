@@ -147,7 +147,7 @@ def _text(text: str) -> bytes | None:
     years, months, days, hours, minutes, micros = parts
     seconds = Decimal(java_number(repr(float(_seconds(micros))))).quantize(_NANO, ROUND_DOWN)
     shown = f"{seconds:f}".rstrip("0").rstrip(".")
-    return token(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{'0' if shown == '-0' else shown}S")
+    return token(f"P{years}Y{months}M{days}DT{hours}H{minutes}M{shown}S")
 
 
 def _texts(parts: Parts) -> pa.BinaryArray:
