@@ -155,6 +155,14 @@ def test_the_json_in_an_hstores_text_has_no_escapes_but_those_of_json():
     assert json.loads(shown(field, '"k"=>"😀\x01\\""')[0]) == '{"k":"😀\\u0001\\""}'
 
 
+@pytest.mark.parametrize(
+    ("keys", "order"), [("jklmnopqrstu", "pqrstujklmno"), ("jklmnopqrstuv", "jklmnopqrstuv")]
+)
+def test_an_hstores_keys_have_the_order_of_a_hash_map_which_grows_beyond_twelve(keys, order):
+    [found] = shown(of_type(HSTORE, hstore_handling_mode="map"), ", ".join(f'"{key}"=>"1"' for key in keys))
+    assert "".join(json.loads(found)) == order
+
+
 def test_an_hstore_that_may_not_be_null_is_empty_where_it_is_not_sent():
     column = replace(TableColumn.of("v", HSTORE, in_replica_identity=False), not_null=True)
     assert field_for(column, None, ConnectorConfig(topic_prefix="srv")).absent == b'"{}"'

@@ -468,6 +468,7 @@ def test_intervals_are_added_up_in_floating_point():
         ("float8", "1.362e+22", "1.3619999999999999E22"),
         ("float8", "2e+23", "1.9999999999999998E23"),
         ("float8", "5.536980072350542e+18", "5.5369800723505418E18"),
+        ("float8", "2.9802322387695312e-08", "2.9802322387695312E-8"),
     ],
 )
 def test_floats_have_the_digits_of_java_17_which_are_not_always_the_fewest(kind, text, token):
