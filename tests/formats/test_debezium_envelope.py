@@ -54,6 +54,13 @@ def test_an_insert_is_one_line_byte_for_byte(items: TableSchema) -> None:
     )
 
 
+def test_percent_signs_in_names_stand_as_they_are() -> None:
+    odd = table({"%d": "int4", "a%%b%": "text"}, ("%d",), name="50%b")
+    [found] = records(Stream(changes=[change(odd, "I", [1], [["1", "x"]])]))
+    assert (found["topic"], found["key"]) == ("srv.public.50_b", {"%d": 1})
+    assert (found["value"]["source"]["table"], found["value"]["after"]) == ("50%b", {"%d": 1, "a%%b%": "x"})
+
+
 def test_a_delete_is_followed_by_its_tombstone(items: TableSchema) -> None:
     old = key_only([["1", None], ["2", None]], items)
     stream = Stream(changes=[change(items, "D", [1, 2], old=old)])

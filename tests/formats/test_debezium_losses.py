@@ -10,6 +10,7 @@ from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.debezium.losses import LOSSES
+from pgcdc_cli.formats.debezium.properties import connector_config
 
 PLACEHOLDER = "__debezium_unavailable_value"
 FIRST, SECOND, THIRD = "0/1A2B010", "0/1A2B020", "0/1A2B030"
@@ -88,3 +89,14 @@ def test_a_row_that_is_deleted_loses_nothing():
     deleted = change(schema, "D", [1], old=key_only([["1.50"]], schema))
     targets = [piece.target for piece in encoding.encode(Stream(changes=[deleted]).slice()).pieces]
     assert targets == ["public.orders"]
+
+
+def test_a_column_that_only_the_key_has_loses_nothing():
+    """Its key is written as ever; that the row lacks it is no loss, since the configuration says so."""
+    schema = table({"id": "numeric", "v": "text"})
+    properties = {"topic.prefix": "srv", "column.exclude.list": "public.orders.id"}
+    encoding = DebeziumFormat(connector_config(properties))
+    encoding.restart("shop", None)
+    inserted = change(schema, "I", [1], [["1.50", "x"]])
+    pieces = encoding.encode(Stream(changes=[inserted]).slice()).pieces
+    assert [piece.target for piece in pieces] == ["public.orders"]

@@ -255,8 +255,7 @@ def _totals(totals: TransactionCounts, transactions: int) -> tuple[ArrowArray, A
     """Write each transaction's number of events, and the elements of its list of data collections."""
     hashes = np.array([java_hash(name) for name in totals.names], np.int64)
     heads = kernels.binary([b'{"data_collection":%s,"event_count":' % token(name) for name in totals.names])
-    ended = totals.transaction < transactions
-    transaction, table, events = totals.transaction[ended], totals.table[ended], totals.events[ended]
+    transaction, table, events = totals.transaction, totals.table, totals.events
     # Each message is a collection of its own.
     single = np.array([name == MESSAGE_COLLECTION for name in totals.names], np.bool_)[table]
     times = np.where(single, events, 1)
