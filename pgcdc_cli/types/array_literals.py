@@ -128,7 +128,7 @@ def _divide(column: pa.BinaryArray, delimiter: int) -> _Divided | None:
         return None
     left_out = np.zeros(len(data), np.bool_)
     left_out[at] = left_out[quotes] = True
-    null = _nulls(data, starts, sizes, quoted)
+    null = _nulls(data, starts, sizes)
     left_out[starts[null, None] + np.arange(len(_NULL))] = True
     sizes[null] = 0
     is_null = np.zeros(len(starts), np.bool_)
@@ -148,8 +148,8 @@ def _find_separators(offsets: Int64s, data: NDArray[np.uint8], delimiter: int) -
     return at[~(np.logical_xor.accumulate(quote) | quote)], at[quote]
 
 
-def _nulls(data: NDArray[np.uint8], starts: Int64s, sizes: Int64s, quoted: Booleans) -> Int64s:
-    """Find the elements that are NULL."""
-    maybe = np.flatnonzero((data[starts] == _NULL[0]) & (sizes == len(_NULL)) & ~quoted)
+def _nulls(data: NDArray[np.uint8], starts: Int64s, sizes: Int64s) -> Int64s:
+    """Find the elements that are NULL, without quotes."""
+    maybe = np.flatnonzero((data[starts] == _NULL[0]) & (sizes == len(_NULL)))
     found: Booleans = (data[starts[maybe, None] + np.arange(len(_NULL))] == _NULL).all(axis=1)
     return maybe[found]

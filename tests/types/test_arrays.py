@@ -92,11 +92,13 @@ def test_half_an_array_is_refused(text):
     assert parse_array(text) is None
 
 
-ELEMENTS = ["NULL", "null", "a", "ab", '"a"', '"NULL"', '""', '"a,b"', '"}"', '"\\""', "", "é"]
+ELEMENTS = ["NULL", "null", "a", "ab", '"a"', '"NULL"', '""', '"a,b"', '"}"', '"\\""', '"\\\\"', "", "é"]
+MALFORMED = ['"a"b', 'a"b"', '"']
 LITERALS = st.one_of(
     st.none(),
     st.text('{}",;\\aN =[]:1', max_size=12),
     st.lists(st.sampled_from(ELEMENTS)).map(",".join).map("{{{}}}".format),
+    st.lists(st.sampled_from(ELEMENTS + MALFORMED), max_size=3).map(",".join).map("{{{}}}".format),
 )
 
 
