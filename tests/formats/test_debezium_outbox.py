@@ -120,14 +120,16 @@ def test_a_group_in_the_replacement_ends_before_digits_that_make_it_another():
     assert router.topic("orders") == "orders" + "0" * 5000
 
 
-def test_other_changes_than_inserts_are_left_out_and_updates_are_said_once(outbox, caplog):
+@pytest.mark.parametrize("level", ["warn", "error"])
+def test_other_changes_than_inserts_are_left_out_and_updates_are_said_once(outbox, caplog, level):
     transformed_records._refuse.cache_clear()
     whole = full(ROWS[:1])
     changes = [change(outbox, "D", [2], old=whole), *(change(outbox, "U", [i], ROWS[:1]) for i in (3, 4))]
     with caplog.at_level(logging.WARNING, "pgcdc"):
-        assert records(Stream(changes=changes), config()) == []
-    [message] = caplog.messages
-    assert "srv.public.outbox" in message
+        assert records(Stream(changes=changes), config(debezium_op_invalid_behavior=level)) == []
+    [said] = caplog.records
+    assert "srv.public.outbox" in said.message
+    assert said.levelname == {"warn": "WARNING", "error": "ERROR"}[level]
 
 
 def test_an_update_is_the_end_where_that_is_asked_for(outbox):
@@ -188,10 +190,27 @@ def test_what_is_not_supported_is_a_usage_error_that_names_it(own, reason):
     "text",
     ["[1]", "1", " {}", '{"a"', '{"a": [1, "x"]}', '{"a": [1, 2147483648]}', '{"a": [[]]}', '{"a": [null]}',
      '{"a": NaN}', '{"a": 1e999}', '{"a": 9223372036854775808}', '{"a": [{"b": 1}, {"b": "x"}]}',
-     '{"": 1}', '{"a": {"": 1}}', '{"a": [{"": 1}]}'],
+     '{"": 1}', '{"a": {"": 1}}', '{"a": [{"": 1}]}', '{"a": ' * 5000 + "1" + "}" * 5000],
+    ids=lambda text: text[:40],
 )  # fmt: skip
 def test_what_no_schema_describes_stays_text(text):
     assert Expansion("payload", nulls=False, unnamed="").expand(text) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "type_"),
+    [(-(2**31), "int32"), (-(2**31) - 1, "int64"), (2**31, "int64"), (-(2**63), "int64")],
+)
+def test_a_number_has_the_smallest_type_that_holds_it(number, type_):
+    schema, token = Expansion("payload", nulls=False, unnamed="").expand(f'{{"a": {number}}}')
+    assert (schema["fields"][0]["type"], token.decode()) == (type_, f'{{"a":{number}}}')
+
+
+@pytest.mark.parametrize("text", ['{"a":[{"b":null},{"b":1}]}', '{"a":[{"b":1},{"b":null}]}'])
+def test_a_null_has_the_type_that_the_member_has_elsewhere_in_the_array(text):
+    schema, token = Expansion("payload", nulls=True, unnamed="").expand(text)
+    [member] = schema["fields"][0]["items"]["fields"]
+    assert (member["type"], token.decode()) == ("int32", text)
 
 
 @pytest.mark.parametrize("text", ['{"a": 1} x', '{"a": 1}{"b": 2}', '{"": null, "a": 1}', '{"": [], "a": 1}'])

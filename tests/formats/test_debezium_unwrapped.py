@@ -75,6 +75,15 @@ def test_a_few_rows_have_the_bytes_of_many(stream, monkeypatch, version, schemas
     assert one_by_one[0].count(b"\n") == (14 if own is EVERYTHING else 11)
 
 
+def test_a_rows_topic_is_its_fields_value_unless_that_is_null_or_blank(stream):
+    """Of a deleted row, too; its tombstone's is the table's."""
+    mode = {"delete.tombstone.handling.mode": "rewrite-with-tombstone"}
+    topics = [one["topic"] for one in records(stream, config(route_by_field="region", **mode))]
+    table_topic = "srv.public.items"
+    rows = ["north", table_topic, table_topic, "__debezium_unavailable_value"]
+    assert topics == [*rows, *rows, "south", *[table_topic] * 5]
+
+
 @pytest.mark.parametrize("rows", [2, 40])
 def test_deletes_without_a_key_and_a_value_are_as_many_lines_as_rows(rows):
     """These lines differ in nothing but the time of processing."""
