@@ -99,6 +99,16 @@ def test_an_algorithm_has_the_names_that_java_knows_it_by(people, names, digest)
         assert found["name"] == digest
 
 
+@pytest.mark.parametrize(
+    ("size", "head"), [(65_535, b"\x74\xff\xff"), (65_536, b"\x7c" + b"\0\0\0\0\0\1\0\0")]
+)
+def test_the_older_hash_of_a_long_string_is_of_what_java_serialises_it_as(people, size, head):
+    text = "x" * size
+    found = after(people, ["k", text, None, "7"], **{"column.mask.hash.MD5.with.salt.s": ".*.name"})
+    serialised = b"\xac\xed\0\5" + head + text.encode()
+    assert found["name"] == hashlib.md5(b"s" + serialised, usedforsecurity=False).hexdigest()
+
+
 def test_a_hash_is_cut_to_the_columns_length():
     short = table({"id": "varchar"}, name="short")
     short = replace(

@@ -120,6 +120,13 @@ def test_a_group_in_the_replacement_ends_before_digits_that_make_it_another():
     assert router.topic("orders") == "orders" + "0" * 5000
 
 
+@pytest.mark.parametrize(("payload", "value"), [(" \t\x1f", None), ("\u00a0", "\u00a0")])
+def test_a_payload_of_what_java_trims_is_a_tombstone_if_that_is_asked_for(outbox, payload, value):
+    stream = Stream(changes=[change(outbox, "I", [1], [["1", "order", "a", "t", payload, "3"]])])
+    [found] = records(stream, config(**{"route.tombstone.on.empty.payload": "true"}))
+    assert found["value"] == value
+
+
 @pytest.mark.parametrize("level", ["warn", "error"])
 def test_other_changes_than_inserts_are_left_out_and_updates_are_said_once(outbox, caplog, level):
     transformed_records._refuse.cache_clear()
@@ -266,7 +273,9 @@ def printed(value):
 )
 @hypothesis.example(['{"": 1}', '{"a": ""}', '{"a": {"": true}}'], False)
 @hypothesis.example([f'{{"n": {number}}}' for number in ODD_NUMBERS], True)
+@hypothesis.example(['{"a": 1.50, "b": 1}'], True)
 @hypothesis.example(['{"a": ' * 120 + "1" + "}" * 120, '{"a": 1}'], True)
+@hypothesis.example(['{"a": ' * 700 + "1" + "}" * 700, '{"a": 1}'], True)
 def test_jsonb_is_expanded_as_a_column_as_it_is_one_by_one(payloads, nulls):
     expansion = Expansion("payload", nulls=nulls, unnamed="")
 
