@@ -109,6 +109,13 @@ def test_the_older_hash_of_a_long_string_is_of_what_java_serialises_it_as(people
     assert found["name"] == hashlib.md5(b"s" + serialised, usedforsecurity=False).hexdigest()
 
 
+def test_the_older_hash_has_two_surrogates_for_a_character_beyond_16_bits(people):
+    """Java's modified UTF-8 writes each of them in three bytes."""
+    found = after(people, ["k", "😀", None, "7"], **{"column.mask.hash.MD5.with.salt.s": ".*.name"})
+    serialised = b"\xac\xed\0\5\x74\0\6\xed\xa0\xbd\xed\xb8\x80"
+    assert found["name"] == hashlib.md5(b"s" + serialised, usedforsecurity=False).hexdigest()
+
+
 def test_a_hash_is_cut_to_the_columns_length():
     short = table({"id": "varchar"}, name="short")
     short = replace(

@@ -84,6 +84,17 @@ def test_a_rows_topic_is_its_fields_value_unless_that_is_null_or_blank(stream):
     assert topics == [*rows, *rows, "south", *[table_topic] * 5]
 
 
+@pytest.mark.parametrize(("fills", "topic"), [("true", "west"), ("false", "srv.public.items")])
+def test_a_default_is_the_topic_of_a_row_that_has_null_only_where_it_replaces_that(items, fills, topic):
+    """A deleted row's is the table's in any case: its event has the null."""
+    facts = replace(items.facts, columns=items.facts.columns | {"region": ColumnFacts("'west'::text")})
+    items, row = replace(items, facts=facts), [["1", "a", None]]
+    stream = Stream(changes=[change(items, "I", [1], row), change(items, "D", [2], old=full(row))])
+    mode = {"delete.tombstone.handling.mode": "rewrite", "replace.null.with.default": fills}
+    found = records(stream, config({"debezium.version": "3.4"}, route_by_field="region", **mode))
+    assert [one["topic"] for one in found] == [topic, "srv.public.items"]
+
+
 @pytest.mark.parametrize("rows", [2, 40])
 def test_deletes_without_a_key_and_a_value_are_as_many_lines_as_rows(rows):
     """These lines differ in nothing but the time of processing."""
