@@ -125,6 +125,16 @@ def test_key_columns_stay(shop, tmp_path, rows):
     assert (found[-1]["old"], found[-1]["new"]) == ({"id": rows}, {"id": -rows})
 
 
+def test_the_columns_of_the_primary_key_stay_beside_another_replica_identity(shop, tmp_path):
+    """Debezium's key is the primary key, whatever the replica identity is."""
+    shop.execute("ALTER TABLE orders ALTER customer SET NOT NULL, ADD UNIQUE (customer)")
+    shop.execute("ALTER TABLE orders REPLICA IDENTITY USING INDEX orders_customer_key")
+    write(shop)
+    run(shop, tmp_path, "--table", "orders", "--exclude-column", "*.*.*")
+    [found] = lines(tmp_path, "public.orders")
+    assert found["new"] == {"id": 1, "customer": "c1"}
+
+
 def test_a_truncate_is_of_the_tables_that_are_left(shop, tmp_path):
     shop.execute('TRUNCATE audit, orders, "Secret"')
     run(shop, tmp_path, "--exclude-table", "*.audit")
