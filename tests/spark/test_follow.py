@@ -166,7 +166,7 @@ def spark_home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_line_a_merge_until_a_signal_ends_it(spark_home: Path, number: signal.Signals) -> None:
-    """The signal goes to the whole process group, as from a terminal."""
+    """The signal goes to the whole group, as from a terminal. Even a mistyped directory is waited for."""
     line = command(spark_home, "--follow", "--readers", "any")
     piped = subprocess.PIPE
     with subprocess.Popen(**line, stdout=piped, stderr=piped, text=True, start_new_session=True) as running:
@@ -175,7 +175,9 @@ def test_one_line_a_merge_until_a_signal_ends_it(spark_home: Path, number: signa
         said = [running.stdout.readline(), running.stdout.readline()]
         os.killpg(running.pid, number)
         said += running.stdout.readlines()
-        assert running.stderr.read() == ""
+        assert running.stderr.read() == (
+            'pgcdc: there is no finished segment in "in" yet: waiting for the first one\n'
+        )
     assert running.returncode == 0
     assert [text.partition(":")[0] for text in said] == [
         "merged 2 tables up to segment 2, LSN 0/1C",

@@ -53,19 +53,3 @@ def test_a_service_merges_on_hup_and_leaves_nothing_behind(
     assert running.returncode == (0 if last == signal.SIGTERM else -last)
     wait_until(lambda: not family(warehouse))
     assert {row.segment for row in read_record(str(warehouse)) or []} == {2}
-
-
-def test_a_service_without_a_segment_says_that_it_waits_for_one(tmp_path: Path) -> None:
-    """A mistyped directory looks the same."""
-    line = [sys.executable, "-m", "pgcdc_cli", "spark-submit", "--follow"]
-    line += ["--input", "chnages", "--warehouse", "lake"]
-    said = tmp_path / "said"
-    with said.open("w") as errors, subprocess.Popen(line, stderr=errors, cwd=tmp_path) as running:
-        try:
-            wait_until(said.read_text)
-        finally:
-            running.terminate()
-    assert said.read_text() == (
-        'pgcdc: there is no finished segment in "chnages" yet: waiting for the first one\n'
-    )
-    assert running.returncode == 0
