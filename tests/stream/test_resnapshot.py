@@ -846,7 +846,7 @@ def test_a_stream_that_commits_wait_for_waits_for_none_of_its_own(other, tmp_pat
         admin.execute("SELECT pg_create_logical_replication_slot('mutual', 'pgoutput')")
         waiting = let_commits_wait(admin, uri, standby="pgcdc")
         try:
-            run = stream(uri, "mutual", "-D", str(out), *AGAIN, *OFTEN, *NOW)
+            run = stream(uri, "mutual", "-D", str(out), *AGAIN, *OFTEN, *NOW, "-s", "0.1")
         finally:
             admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
             admin.execute("SELECT pg_reload_conf()")
