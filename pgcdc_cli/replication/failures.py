@@ -122,6 +122,8 @@ _REFUSED = (
     (_NO_REASON, ErrorKind.CONNECTION, "see the server's log"),
     (r"contact any KDC", ErrorKind.CONNECTION, "check that the Kerberos server (KDC) can be reached"),
     (r"GSSAPI", ErrorKind.AUTHENTICATION, _TICKET),
+    # libpq then tries without TLS, too, which a server that asks for it refuses for want of encryption.
+    (r"password authentication failed", ErrorKind.AUTHENTICATION, None),
     (r"no encryption", ErrorKind.AUTHENTICATION, _ENCRYPTION),
     (r"channel binding|authentication method requirement", ErrorKind.AUTHENTICATION, _CHECK_METHOD),
     (

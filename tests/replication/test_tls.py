@@ -103,6 +103,13 @@ def test_a_wrong_password_is_not_shown(tls: TlsServer) -> None:
     assert "wr0ng" not in error.message + error.hint
 
 
+def test_a_wrong_password_is_the_cause_even_if_it_is_then_tried_without_tls(tls: TlsServer) -> None:
+    """By default libpq does so, and a server that wants TLS refuses that, too."""
+    error = refusal(tls.conninfo("scrammed", password="wr0ng", sslmode="prefer"))
+    assert "password authentication failed" in error.message
+    assert error.hint == ErrorKind.AUTHENTICATION.rule.hint
+
+
 def test_a_certificate_stands_for_a_password(tls: TlsServer) -> None:
     certificate, key = tls.client
     conninfo = tls.conninfo("certified", sslcert=certificate, sslkey=key)
