@@ -4,6 +4,7 @@ import getpass
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +24,12 @@ SETTINGS = {
 
 PACKAGES = "postgresql-15 postgresql-contrib postgresql-15-wal2json"
 """The packages that .ci/run installs."""
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 class DebianServer:

@@ -41,9 +41,6 @@ _LOADING = {"internal_load_library", "LoadOutputPlugin"}
 _CANCEL = 5.0
 """Seconds that a server has to cancel a command."""
 
-QUIET = 10.0
-"""Seconds to wait for the creation of a slot before a warning says what the server waits for."""
-
 _WAITS = (
     "the server creates a slot once all earlier transactions that write have ended; to see them:"
     " SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL; prepared ones:"
@@ -244,8 +241,8 @@ class ReplicationConnection:
             self._connection.cancel_safe(timeout=_CANCEL)
 
     def _waiting(self) -> AbstractContextManager[None]:
-        """Warn after `QUIET` seconds what the creation of a slot waits for."""
-        return session.warning_after(QUIET, _STANDBY_WAITS if self.in_recovery else _WAITS)
+        """Warn what the creation of a slot waits for, if it takes long."""
+        return session.warning_if_it_takes_long(_STANDBY_WAITS if self.in_recovery else _WAITS)
 
     def copy_slot(self, old: str, new: str) -> None:
         """Create a permanent logical slot as a copy of one that may be temporary."""

@@ -29,11 +29,10 @@ Places = NDArray[np.integer]
 GAP = b"d\0\0\0\0"
 """The head of each row with its length zeroed, so that no length holds a tab, newline or backslash."""
 
-_NEWLINE = ord("\n")
 BLOCK = 1 << 20
 """Bytes in which escapes are resolved at a time: so few that what is made of them stays in a cache."""
 
-_TAB, _BACKSLASH, _NULL = b"\t\\N"
+_TAB, _NEWLINE, _BACKSLASH, _NULL = b"\t\n\\N"
 
 _UNESCAPED = np.arange(256, dtype=np.uint8)
 _UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")

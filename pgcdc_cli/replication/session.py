@@ -93,6 +93,9 @@ _BESIDE_DDL = 5.0
 Functions of the server, such as the one behind pg_publication_tables, list tables and then open each.
 """
 
+QUIET = 10.0
+"""Seconds to wait for what other sessions hold up, until a warning says so."""
+
 _TOO_MANY_PORTS = "," * 999
 
 # transaction_timeout is new in PostgreSQL 17.
@@ -190,9 +193,9 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
 
 
 @contextmanager
-def warning_after(seconds: float, message: str) -> Iterator[None]:
-    """Log a warning if the block takes longer than this."""
-    said = threading.Timer(seconds, log.warning, [message])
+def warning_if_it_takes_long(message: str) -> Iterator[None]:
+    """Log a warning after `QUIET` seconds in the block."""
+    said = threading.Timer(QUIET, log.warning, [message])
     said.daemon = True
     said.start()
     try:

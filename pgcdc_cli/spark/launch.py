@@ -32,7 +32,7 @@ from pgcdc_cli.spark.packages import (
 from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, MergeOptions
 from pgcdc_cli.spark.warehouse import (
     keep_log,
-    lacks_manifest,
+    missing_manifest,
     refuse_if_locked,
     refuse_unwritable,
     refuse_without_manifest,
@@ -138,7 +138,7 @@ def follow(
             on_merge(summary)
 
     _check_extra(spark.extra)
-    if lacks_manifest(options.input):
+    if missing_manifest(options.input) is not None:
         on_wait(f'there is no finished segment in "{options.input}" yet: waiting for the first one')
     listener = Listener(None, on_wait, verbose=spark.verbose, on_result=on_result)
     _submit(options, spark, listener, ["--launcher", control.path])

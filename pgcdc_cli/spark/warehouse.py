@@ -140,17 +140,17 @@ def refuse_without_manifest(location: str) -> None:
 
     USAGE if no stream has begun to write it, SPARK otherwise.
     """
-    directory = local_path(location)
-    if directory is not None and lacks_manifest(location):
+    missing = missing_manifest(location)
+    if missing is not None:
         message, hint = NO_MANIFEST
-        kind = ErrorKind.SPARK if is_there(directory / _CHECKPOINT) else ErrorKind.USAGE
-        raise PgcdcError(kind, message.format(directory / _MANIFEST), hint=hint)
+        kind = ErrorKind.SPARK if is_there(missing.with_name(_CHECKPOINT)) else ErrorKind.USAGE
+        raise PgcdcError(kind, message.format(missing), hint=hint)
 
 
-def lacks_manifest(location: str) -> bool:
-    """Whether an input is local, and has no finished segment."""
+def missing_manifest(location: str) -> Path | None:
+    """Return the path of the manifest that a local input lacks, since no segment is finished; else None."""
     directory = local_path(location)
-    return directory is not None and not is_there(directory / _MANIFEST)
+    return None if directory is None or is_there(directory / _MANIFEST) else directory / _MANIFEST
 
 
 def is_there(path: Path) -> bool:

@@ -21,7 +21,6 @@ import os
 import platform
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -41,7 +40,7 @@ from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
 sys.path.append(str(Path(__file__).parents[1]))  # run as a script: the tools of all tests
 from certificates import Authority
-from debian_server import DebianServer
+from debian_server import DebianServer, free_port
 from processes import PGCDC as COMMAND
 from processes import resident_peak, stream_command
 from stream_workloads import WORKLOADS, Workload
@@ -146,11 +145,10 @@ def running(peer: Peer, data: Path, *, tls: bool = False) -> Iterator[Server]:
 
 def listen(server: Server) -> int:
     """Restart the server so that it listens on a TCP port of the loopback interface, too."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     options = f"-h 127.0.0.1 -p {port} -k {server.socket_directory}"
     server.pg_ctl("-m", "fast", "-o", options, "restart")
-    return int(port)
+    return port
 
 
 def uri(server: Server, database: str, connection: str, port: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from debian_server import DebianServer
+from debian_server import DebianServer, free_port
 from processes import PGCDC, wait_until
 from psycopg.conninfo import make_conninfo
 
@@ -44,12 +44,6 @@ PGCDC.TEST = {{
   key_stash_file = {folder}/stash
 }}
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 class Realm:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -13,7 +12,7 @@ import certificates
 import psycopg
 import pytest
 from certificates import Authority
-from debian_server import DebianServer
+from debian_server import DebianServer, free_port
 from processes import PGCDC, stream_command, wait_until
 from proxy import Proxy
 from psycopg.conninfo import make_conninfo
@@ -44,8 +43,7 @@ class TlsServer:
         self.stranger = Authority(folder, "stranger").certificate
         self.client = authority.sign("certified")
         self.unknown = authority.sign("somebody")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.server = DebianServer({"listen_addresses": "127.0.0.1", "port": str(self.port)})
         certificate, key = authority.sign("localhost", "DNS:localhost")
         (self.server.data / "pg_hba.conf").write_text(HBA)

@@ -22,6 +22,7 @@ from servers import Database, Encoded
 from stream_runs import NOW, end_of_log, refused, stream
 from test_stream_snapshot import FORMATS, checkpoint
 
+from pgcdc_cli.demo.embedded_server import EmbeddedServer
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.stream.snapshot.resnapshot_session import Visibility
 
@@ -765,14 +766,20 @@ def test_a_key_that_may_be_null_is_refused(database18, tmp_path):
     assert (run.returncode, run.stderr, rows_read(tmp_path / "out")) == (0, "", 9)
 
 
+def filled(server: EmbeddedServer, name: str) -> str:
+    """Create a database with nine items, and a slot, both of this name; return the database's URI."""
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+    with psycopg.connect(server.uri(name), autocommit=True) as admin:
+        admin.execute(TABLES + FILL.format(9))
+        admin.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
+    return server.uri(name)
+
+
 def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_path, follow):
     """A commit that waits for a synchronous standby is in the WAL, but other sessions don't see it yet."""
-    uri, out = other.uri("again"), tmp_path / "out"
-    with psycopg.connect(other.uri(), autocommit=True) as admin:
-        admin.execute("CREATE DATABASE again")
+    uri, out = filled(other, "again"), tmp_path / "out"
     with psycopg.connect(uri, autocommit=True) as admin, psycopg.connect(uri) as older:
-        admin.execute(TABLES + FILL.format(9))
-        admin.execute("SELECT pg_create_logical_replication_slot('again', 'pgoutput')")
         older.execute("UPDATE items SET n = 100 WHERE id = 1")
         run = follow(uri, "again", out, "-D", str(out), *AGAIN, *OFTEN)
         wait_until(lambda: progress(out)["stage"] == "reading")
@@ -800,12 +807,8 @@ def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_
 
 def test_what_comes_before_the_first_snapshot_and_is_not_seen_by_it_is_waited_for(other, tmp_path):
     """Such a commit began after the tables were found, and is streamed before they are read."""
-    uri, out = other.uri("begun"), tmp_path / "out"
-    with psycopg.connect(other.uri(), autocommit=True) as admin:
-        admin.execute("CREATE DATABASE begun")
+    uri, out = filled(other, "begun"), tmp_path / "out"
     with psycopg.connect(uri, autocommit=True) as admin:
-        admin.execute(TABLES + FILL.format(9))
-        admin.execute("SELECT pg_create_logical_replication_slot('begun', 'pgoutput')")
         first = let_commits_wait(admin, uri)
         admin.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
         first.join()
@@ -838,12 +841,8 @@ def test_what_comes_before_the_first_snapshot_and_is_not_seen_by_it_is_waited_fo
 
 def test_a_stream_that_commits_wait_for_waits_for_none_of_its_own(other, tmp_path):
     """As the synchronous standby it confirms nothing before it has found the tables."""
-    uri, out = other.uri("mutual"), tmp_path / "out"
-    with psycopg.connect(other.uri(), autocommit=True) as admin:
-        admin.execute("CREATE DATABASE mutual")
+    uri, out = filled(other, "mutual"), tmp_path / "out"
     with psycopg.connect(uri, autocommit=True) as admin:
-        admin.execute(TABLES + FILL.format(9))
-        admin.execute("SELECT pg_create_logical_replication_slot('mutual', 'pgoutput')")
         waiting = let_commits_wait(admin, uri, standby="pgcdc")
         try:
             run = stream(uri, "mutual", "-D", str(out), *AGAIN, *OFTEN, *NOW, "-s", "0.1")

@@ -22,7 +22,6 @@ from warm_process import run_warm
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.stream.snapshot import snapshot_session
 from pgcdc_cli.stream.snapshot.snapshot_rows import SlotSnapshot, Snapshot
 from pgcdc_cli.stream.snapshot.snapshot_session import FOREVER, SnapshotSession
 from pgcdc_cli.stream.snapshot.snapshot_tables import WantedRows, find_tables
@@ -427,7 +426,7 @@ def test_a_session_that_the_server_ends_while_it_waits_for_a_lock_says_why(datab
 
 @pytest.mark.parametrize("publications", [["pub"], []])
 def test_whose_lock_a_snapshot_waits_for_is_said(database18, caplog, monkeypatch, publications):
-    monkeypatch.setattr(snapshot_session, "QUIET", 0.1)
+    monkeypatch.setattr("pgcdc_cli.replication.session.QUIET", 0.1)
     database18.execute("CREATE TABLE t (a int); CREATE PUBLICATION pub FOR TABLE t")
     with (
         ThreadPoolExecutor(1) as background,
@@ -442,7 +441,7 @@ def test_whose_lock_a_snapshot_waits_for_is_said(database18, caplog, monkeypatch
         holder.rollback()
         assert [table.schema.name for table in found.result()] == ["t"]
     caplog.clear()
-    monkeypatch.setattr(snapshot_session, "QUIET", 10)
+    monkeypatch.setattr("pgcdc_cli.replication.session.QUIET", 10)
     with closing(SnapshotSession(database18.uri)) as session:
         find_tables(session, WantedRows(publications), describe_alone)
     assert caplog.text == ""

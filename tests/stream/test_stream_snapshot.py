@@ -24,7 +24,6 @@ from warm_process import run_warm
 
 from pgcdc_cli.cli.stream import ProgressLine
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.replication import connection
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.stream.settings import RunTotals
 
@@ -308,7 +307,7 @@ def test_a_stream_from_a_standby_begins_with_its_rows(source, servers, standby18
 
 def test_what_a_slot_waits_for_is_said(source, standby18, servers, caplog, monkeypatch):
     """The server doesn't tell, however long it takes."""
-    monkeypatch.setattr(connection, "QUIET", 0.1)
+    monkeypatch.setattr("pgcdc_cli.replication.session.QUIET", 0.1)
     replayed(standby18, servers[18])
     with psycopg.connect(source.uri) as other:
         other.execute("INSERT INTO t VALUES (1)")
@@ -319,7 +318,7 @@ def test_what_a_slot_waits_for_is_said(source, standby18, servers, caplog, monke
         wait_until(lambda: "SELECT pg_log_standby_snapshot()" in caplog.text)
         source.execute("SELECT pg_log_standby_snapshot()")
     caplog.clear()
-    monkeypatch.setattr(connection, "QUIET", 10)
+    monkeypatch.setattr("pgcdc_cli.replication.session.QUIET", 10)
     with making_a_slot(source.uri):
         pass
     assert caplog.text == ""

@@ -152,9 +152,7 @@ class _MergeRun:
                     self._merge_range(wanted, control, stream_id, mode)
             if not self._options.dry_run:
                 control.keep_record()
-                Maintenance(self._options, self._open, self._lake.control_location, self._summary).run(
-                    control
-                )
+                self._maintenance().run(control)
             return self._summary.content(control.rows)
 
     def _maintenance(self) -> Maintenance:

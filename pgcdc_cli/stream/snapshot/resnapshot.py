@@ -30,6 +30,7 @@ from pgcdc_cli.changes.slice import (
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication.session import QUIET
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.snapshot.resnapshot_session import (
     BusyError,
@@ -63,9 +64,6 @@ MOST_MOVED = 10_000
 
 RETRY = 0.5
 """Seconds until another attempt to read what could not be read."""
-
-QUIET = 10.0
-"""Seconds to wait for older transactions before a warning says so."""
 
 _AT = SnapshotPosition(first_table=False, last_table=False, begins=False, ends=False, incremental=True)
 

@@ -13,7 +13,13 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication.copy_out import is_encrypted
 from pgcdc_cli.replication.copy_text import copy_columns, copy_text
 from pgcdc_cli.replication.failures import server_failure
-from pgcdc_cli.replication.session import ask, connect, database_encoding, this_server, warning_after
+from pgcdc_cli.replication.session import (
+    ask,
+    connect,
+    database_encoding,
+    this_server,
+    warning_if_it_takes_long,
+)
 from pgcdc_cli.types.database_text import DatabaseText
 from pgcdc_cli.types.pg_type import PgType
 
@@ -25,12 +31,17 @@ BRIEFLY = "2s"
 FOREVER = "0"
 """No limit to a wait for locks."""
 
-QUIET = 10.0
-"""Seconds to wait for tables to be read until a warning says so."""
-
 _WAITS = (
     "the tables to read are not found and locked yet; to see whose locks that waits for:"
     " SELECT pid, xact_start, query FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids({}))"
+)
+
+# Rows come in the table's order: not from where a concurrent scan of it is, nor as workers find them. The
+# server raises an error instead of leaving out rows (`row_security`). The commit, if there is a transaction
+# ID, waits for no standby: the only one may be this stream.
+_SETTINGS = sql.SQL(
+    "SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0;"
+    " SET LOCAL row_security = off; SET LOCAL synchronous_commit = local"
 )
 
 GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName)
@@ -78,13 +89,7 @@ class SnapshotSession:
         self._run(sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         if snapshot is not None:
             self.see(snapshot)
-        # Rows come in the table's order: not from where a concurrent scan of it is, nor as workers find them.
-        self._run(sql.SQL("SET LOCAL synchronize_seqscans = off"))
-        self._run(sql.SQL("SET LOCAL max_parallel_workers_per_gather = 0"))
-        # The server raises an error instead of leaving out rows.
-        self._run(sql.SQL("SET LOCAL row_security = off"))
-        # Its commit, if it has a transaction ID, waits for no standby: the only one may be this stream.
-        self._run(sql.SQL("SET LOCAL synchronous_commit = local"))
+        self._run(_SETTINGS)
 
     def see(self, snapshot: str) -> None:
         """Import a snapshot that another transaction exported; only before the first query of this one."""
@@ -123,8 +128,8 @@ class SnapshotSession:
         return bool(waiting)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Warn after `QUIET` seconds who may hold a lock that the block waits for."""
-        return warning_after(QUIET, _WAITS.format(self._connection.info.backend_pid))
+        """Warn who may hold a lock that the block waits for, if it takes long."""
+        return warning_if_it_takes_long(_WAITS.format(self._connection.info.backend_pid))
 
     def limit_lock_waits(self, timeout: str) -> None:
         """Set `lock_timeout` for this transaction."""
