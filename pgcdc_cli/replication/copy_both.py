@@ -69,11 +69,6 @@ class ReplicationStream:
         if isinstance(frames, SocketFrames) and frames.on_unix_socket:
             self._read_ahead = ReadAhead(frames, self._lock)
 
-    @property
-    def has_little_room(self) -> bool:
-        """Whether the system's buffer holds only a few hundred rows, as that of a Unix socket does."""
-        return self._read_ahead is not None
-
     def receive(self, limit: int, timeout: float) -> Received:
         """Take up to `limit` frames that have arrived; if there are none, wait up to `timeout` seconds."""
         self._feedback.check()
@@ -91,6 +86,13 @@ class ReplicationStream:
     def reading_ahead(self) -> AbstractContextManager[None]:
         """Keep reading from the server while the caller handles what `receive` returned."""
         return nullcontext() if self._read_ahead is None else self._read_ahead.running()
+
+    def nap(self, seconds: float) -> None:
+        """Let the server send for so many seconds; read meanwhile where the system's buffer is small."""
+        if self._read_ahead is None:
+            time.sleep(seconds)
+        else:
+            self._read_ahead.sleep(seconds)
 
     def _take(self, limit: int) -> Received:
         with self._lock:
@@ -182,6 +184,15 @@ class ReadAhead:
             yield
         finally:
             self._busy.clear()
+
+    def sleep(self, seconds: float) -> None:
+        """Read ahead in this thread for so many seconds, or until there is no room."""
+        until = time.monotonic() + seconds
+        while (rest := until - time.monotonic()) > 0:
+            time.sleep(min(rest, _READ_AHEAD_PAUSE))
+            with self._lock:
+                if self._frames.read_ahead() is None:
+                    return
 
     def stop(self) -> None:
         self._closed = True

@@ -40,9 +40,6 @@ _GOES_ON = frozenset(
 _GATHER = 0.005
 """Seconds to wait for more of an open transaction before decoding what has arrived."""
 
-_PART = 16
-"""A sixteenth of a batch that has come suggests that the rest comes soon."""
-
 _MANY_FRAMES = 16
 """Frames of any plugin at once that suggest that more are coming."""
 
@@ -144,12 +141,8 @@ class ChangeEncoder:
         return self._decoder.ended
 
     def patience(self, frames: Frames, came: int) -> float | None:  # noqa: ARG002 - the contract's
-        """Wait after a message that begins a transaction or a streamed block, or is inside of one.
-
-        Also after many messages whose rows are divided among so many tables that more at once cost less.
-        """
-        divided = self.batch > SMALLEST_BATCH and len(frames) >= self.batch // _PART
-        return _GATHER if divided or frames.tag(-1) in _GOES_ON else None
+        """Wait after a message that begins a transaction or a streamed block, or is inside of one."""
+        return _GATHER if frames.tag(-1) in _GOES_ON else None
 
     def encode(self, frames: Frames) -> Iterator[EncodedSlice]:
         """Encode frames. Raises what decoder and format raise.

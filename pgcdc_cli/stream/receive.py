@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from pgcdc_cli.errors import PgcdcError
-from pgcdc_cli.frames import Received
-from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES
+from pgcdc_cli.frames import Frames, Received
+from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES, SMALLEST_BATCH
 from pgcdc_cli.pgoutput.small_batch import fits_small_batch
 from pgcdc_cli.replication.copy_both import ReplicationStream
 from pgcdc_cli.stream.encode import FrameEncoder
@@ -18,7 +18,7 @@ NAP, LONGEST_NAP = 0.0002, 0.02
 """Seconds given to a server that flushes every message, so that one wake-up brings many rows, not a dozen."""
 
 SOON = 0.1
-"""Seconds in which a server fills a batch only while it is behind, not with changes as they are made."""
+"""Seconds in which only a server that is behind fills the smallest batch: changes as they are made don't."""
 
 _HARDLY_MORE = 0.6
 """A rate compared with the last; after a nap of twice the time, half of it means that no more has come."""
@@ -30,30 +30,34 @@ TICK = 0.25
 class Naps:
     """How long to let the server send, before the next look at what has come.
 
-    One that is behind gets more and more, up to `longest` seconds: sending to a reader that sleeps costs it
+    One that is behind gets more and more, up to `LONGEST_NAP`: sending to a reader that sleeps costs it
     half as much. It gets less again if twice the time brings hardly more: buffers on the way are full. A nap
     is at most twice as long as the last, so a single transaction isn't held up for longer than it took to
     come.
     """
 
-    def __init__(self, longest: float) -> None:
-        self._longest = longest
+    def __init__(self) -> None:
         self._limit = NAP
         self._rate = 0.0
 
+    @property
+    def server_is_behind(self) -> bool:
+        """Whether more came during the last nap than come as they are made."""
+        return self._rate * SOON >= SMALLEST_BATCH
+
     def next(self, rest: float) -> float:
-        """Return the seconds of the next nap; `rest` is the part of a batch that is still to come."""
+        """Return the seconds of the next nap; `rest` is the number of messages still to come in a batch."""
         return min(self._limit, max(NAP, rest / self._rate)) if self._rate else NAP
 
     def after(self, nap: float, came: float) -> None:
-        """Take note of the part of a batch that came during a nap."""
+        """Take note of how many messages came during a nap."""
         before, self._rate = self._rate, came / nap
-        if self._rate * SOON < 1:
+        if not self.server_is_behind:
             self._limit = NAP
         elif self._rate < _HARDLY_MORE * before:
             self._limit = max(self._limit / 2, NAP)
         else:
-            self._limit = min(2 * self._limit, self._longest)
+            self._limit = min(2 * self._limit, LONGEST_NAP)
 
 
 class BatchReceiver:
@@ -73,7 +77,7 @@ class BatchReceiver:
         self._must_end = must_end
         self._pace = pace
         self._taken = 0.0
-        self._naps = Naps(NAP if stream.has_little_room else LONGEST_NAP)
+        self._naps = Naps()
         self._failure: PgcdcError | None = None
 
     def receive(self) -> Received:
@@ -104,28 +108,37 @@ class BatchReceiver:
         return self._more(received, 0.0) or received
 
     def _completed(self, received: Received) -> Received:
-        """Wait for the rest of an open transaction while it keeps coming: a part of one is of no use."""
+        """Wait for the rest of an open transaction while it keeps coming: a part of one is of no use.
+
+        If the server is behind, wait for more transactions, too, until the batch is full.
+        """
         until = time.monotonic() + TICK
-        came, filled = len(received.frames), self._filled(received)
+        came, size = len(received.frames), _messages(received)
         while not (self._ends_with(received) or self._must_end()):
-            patience = self._encoder.patience(received.frames, came)
-            if patience is None or filled >= 1 or time.monotonic() >= until:
+            rest = self._encoder.batch - size
+            wait = self._wait(received.frames, came, rest)
+            if wait is None or rest <= 0 or time.monotonic() >= until:
                 break
-            nap = self._naps.next(1 - filled)
-            time.sleep(nap)
+            nap, patience = wait
+            self._stream.nap(nap)
             more = self._more(received, patience)
             if more is None:
                 self._naps.after(nap, 0.0)
                 break
             came = len(more.frames) - len(received.frames)
-            before, filled, received = filled, self._filled(more), more
-            self._naps.after(nap, filled - before)
+            before, size, received = size, _messages(more), more
+            self._naps.after(nap, size - before)
         return received
 
-    def _filled(self, received: Received) -> float:
-        """Return the part of a full batch that was received."""
-        batch = self._encoder.batch
-        return max(len(received.frames) / batch, received.frames.size / (batch * MESSAGE_BYTES))
+    def _wait(self, frames: Frames, came: int, rest: float) -> tuple[float, float] | None:
+        """Return the seconds to nap, and those to wait then for the first frame; None to take what is there.
+
+        `came` frames came last, and `rest` messages are still to come in the batch.
+        """
+        patience = self._encoder.patience(frames, came)
+        if patience is not None:
+            return self._naps.next(rest), patience
+        return (NAP, 0.0) if self._naps.server_is_behind else None
 
     def _more(self, received: Received, timeout: float) -> Received | None:
         """Add what arrives within `timeout` seconds; None if nothing does.
@@ -148,3 +161,8 @@ class BatchReceiver:
         """Whether nothing more is wanted: the stream was closed, or a keepalive reaches the end position."""
         keepalive = received.keepalive
         return received.closed or (keepalive is not None and self._end.is_reached(keepalive.wal_end))
+
+
+def _messages(received: Received) -> float:
+    """Return how many messages were received; large ones count as so many of the average size."""
+    return max(len(received.frames), received.frames.size / MESSAGE_BYTES)

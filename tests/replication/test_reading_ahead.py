@@ -52,6 +52,11 @@ def test_what_was_read_ahead_comes_in_the_servers_order(database, slot):
         assert inserts(stream, busy=0.01) == calm
 
 
+def walsender(database, slot: str) -> int:
+    query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+    return database.execute(query, (slot,)).fetchone()[0]
+
+
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
@@ -83,12 +88,34 @@ def test_a_server_goes_on_while_the_caller_is_busy_but_not_for_ever(database, ro
     with streaming(database.uri, slot) as stream:
         with stream.reading_ahead():
             wait_until_the_server_waits(database, slot)
-        query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
-        with stopped(database.execute(query, (slot,)).fetchone()[0]):
+        with stopped(walsender(database, slot)):
             arrived = 0
             while not (received := stream.receive(rows, 0.1)).empty:
                 arrived += sum(map(len, received.frames))
         assert 1 << 20 < arrived < 9 << 20
+
+
+def terminate(database, slot: str) -> None:
+    database.execute("SELECT pg_terminate_backend(%s)", (walsender(database, slot),))
+
+
+def test_a_nap_lets_the_server_send_more_than_a_unix_sockets_buffer_holds(database, slot):
+    """The buffer has room for some 280 frames, however small they are."""
+    with streaming(database.uri, slot) as stream:
+        wait_until_the_server_waits(database, slot)
+        stream.nap(1.0)
+        with stopped(walsender(database, slot)):
+            assert len(stream.receive(ROWS, 0.0).frames) > 1000
+
+
+def test_a_connection_that_is_lost_during_a_nap_fails_at_the_next_receive(database, slot):
+    with streaming(database.uri, slot) as stream:
+        stream.receive(ROWS, 10.0)
+        terminate(database, slot)
+        stream.nap(1.0)
+        with pytest.raises(PgcdcError) as failure:
+            inserts(stream)
+        assert failure.value.kind in {ErrorKind.NOT_READY, ErrorKind.CONNECTION}
 
 
 @pytest.mark.parametrize("status_interval", [10.0, 0.05], ids=["found by us", "found by the feedback thread"])
@@ -96,10 +123,7 @@ def test_a_connection_that_is_lost_meanwhile_fails_at_the_next_receive(database,
     with streaming(database.uri, slot, status_interval=status_interval) as stream:
         assert not stream.receive(1, 10.0).closed
         with stream.reading_ahead():
-            database.execute(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
-                (slot,),
-            )
+            terminate(database, slot)
             time.sleep(0.5)
         with pytest.raises(PgcdcError) as failure:
             inserts(stream)

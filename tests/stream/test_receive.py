@@ -55,8 +55,10 @@ class Wire:
         self._arriving = list(arriving)
         self._forever = forever
         self.looks = 0
-        self.has_little_room = False
         self.limits: list[int] = []
+
+    def nap(self, seconds: float) -> None:
+        receive.time.sleep(seconds)
 
     def receive(self, limit: int, timeout: float) -> Received:
         del timeout
@@ -101,12 +103,23 @@ def test_a_whole_transaction_waits_for_nothing():
     assert wire.looks == 1
 
 
-def test_while_many_tables_make_batches_large_a_server_that_is_behind_fills_them():
-    many, few = "BIC" * (SMALLEST_BATCH // 8), "BIC" * 10
-    pieces = [came(many), came(few), came(few)]
-    assert tags(receiver(Wire(*pieces), batch=2 * SMALLEST_BATCH).receive()) == many + few + few
-    assert tags(receiver(Wire(*pieces)).receive()) == many
-    assert tags(receiver(Wire(*reversed(pieces)), batch=2 * SMALLEST_BATCH).receive()) == few
+@pytest.mark.parametrize("size", [SMALLEST_BATCH, 2 * SMALLEST_BATCH])
+def test_a_server_that_is_behind_fills_a_batch_with_transactions(size):
+    """A transaction that a nap has brought, faster than any are made, ends no batch."""
+    full, few = "BIC" * (size // 3 + 1), "BIC" * 40
+    batches = receiver(Wire(came("BI"), *[came("C" + few)] * 9, came(full), came(few)), batch=size)
+    assert tags(batches.receive()) == "BI" + ("C" + few) * 9 + full
+    assert tags(batches.receive()) == few
+
+
+def test_one_that_has_nothing_more_holds_a_transaction_up_for_one_nap(clock):
+    wire = Wire(came("BI"), came("I" * 400 + "C"), NOTHING, came("BIC"))
+    batches = receiver(wire)
+    assert len(batches.receive().frames) == 403
+    assert clock.now <= 1000 + 3 * NAP
+    before = wire.looks
+    assert tags(batches.receive()) == "BIC"
+    assert wire.looks == before + 1
 
 
 @pytest.mark.parametrize(("seconds", "second"), [(59, "BICBUC"), (60, "BIC")])
@@ -203,13 +216,13 @@ def test_what_the_server_sent_last_comes_at_once():
     assert (tags(received), received.closed, wire.looks) == ("BI", True, 1)
 
 
-def naps(came: list[float], longest: float = LONGEST_NAP) -> list[float]:
-    """The lengths of naps during which a server sends these parts of a batch a second."""
-    found, made = [], Naps(longest)
-    for rate in came:
-        found.append(made.next(1.0))
-        made.after(found[-1], rate * found[-1])
-    return [*found, made.next(1.0)]
+def naps(rates: list[float]) -> list[float]:
+    """The lengths of naps during which a server sends so many of the smallest batches a second."""
+    found, made = [], Naps()
+    for rate in rates:
+        found.append(made.next(SMALLEST_BATCH))
+        made.after(found[-1], rate * SMALLEST_BATCH * found[-1])
+    return [*found, made.next(SMALLEST_BATCH)]
 
 
 def test_a_server_that_is_behind_gets_twice_the_time_again_and_again():
@@ -224,26 +237,19 @@ def test_one_that_sends_changes_as_they_are_made_is_asked_often():
 
 def test_if_more_time_brings_no_more_it_gets_less():
     """A buffer on the way is full after 0.8 ms."""
-    found, made = [], Naps(LONGEST_NAP)
+    found, made = [], Naps()
     for _ in range(20):
-        found.append(made.next(1.0))
-        made.after(found[-1], 0.1 * min(found[-1] / 0.0008, 1))
+        found.append(made.next(SMALLEST_BATCH))
+        made.after(found[-1], 800 * min(found[-1] / 0.0008, 1))
     assert max(found) <= 0.0017
 
 
 def test_no_nap_lasts_longer_than_until_the_batch_is_full():
-    made = Naps(LONGEST_NAP)
+    made = Naps()
     for _ in range(9):
-        made.after(0.01, 0.5)
-    assert made.next(0.25) == pytest.approx(0.005)
+        made.after(0.01, 4000)
+    assert made.next(2000) == pytest.approx(0.005)
     assert made.next(0.0) == NAP
-
-
-def test_where_the_system_has_little_room_naps_stay_short(clock):
-    wire = Wire(*[came("I" * 400)] * 9)
-    wire.has_little_room = True
-    receiver(wire).receive()
-    assert clock.now <= 1000 + 10 * NAP
 
 
 def test_a_transaction_that_comes_at_once_is_held_up_for_no_longer_than_it_took(clock):
@@ -254,7 +260,9 @@ def test_a_transaction_that_comes_at_once_is_held_up_for_no_longer_than_it_took(
             del limit, timeout
             sent_by_now = min(int((clock.now - 1000) / NAP) * 50, 300)
             new, self.looks = sent_by_now - self.looks, sent_by_now
-            return came("I" * (new - 1) + ("C" if sent_by_now == 300 else "I")) if new else came("B")
+            if not new:
+                return NOTHING if sent_by_now == 300 else came("B")
+            return came("I" * (new - 1) + ("C" if sent_by_now == 300 else "I"))
 
     assert tags(receiver(Rush()).receive()).endswith("C")
     assert clock.now - 1000 <= 2 * 6 * NAP + NAP
