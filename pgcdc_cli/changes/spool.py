@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Prepared
+from pgcdc_cli.changes.edge import Prepared
 from pgcdc_cli.frames import PADDING
 from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn

@@ -17,7 +17,7 @@ from typing import cast, get_args
 
 from zlib_ng import zlib_ng
 
-from pgcdc_cli.changes.slice import LastCommit, Prepared, ResnapshotStage, RowKey, TableRead, TableResnapshot
+from pgcdc_cli.changes.edge import LastCommit, Prepared, ResnapshotStage, RowKey, TableRead, TableResnapshot
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.json_fields import JsonFields, check_version, dump, load, unusable
 from pgcdc_cli.errors import ErrorKind, PgcdcError

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     # The command line's help, which must be quick, asks for capabilities; these imports take long.
     import pyarrow as pa
 
-    from pgcdc_cli.changes.slice import Edge, LastCommit, Slice
+    from pgcdc_cli.changes.edge import Edge, LastCommit
+    from pgcdc_cli.changes.slice import Slice
     from pgcdc_cli.changes.table import TableSchema
 
 Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"

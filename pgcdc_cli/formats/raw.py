@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.changes.edge import Edge
 from pgcdc_cli.formats.encoded_rows import join_bytes
 from pgcdc_cli.formats.interface import Capabilities, Data, EncodedSlice, Piece
 from pgcdc_cli.formats.terminal import safe_lines
@@ -39,7 +39,7 @@ class RawFormat:
         if self.for_terminal:
             lines = safe_lines(lines)
         first, last = xlogdata_start(frames[0]), frames.largest_start
-        return EncodedSlice((Piece("", len(frames), first, last, lines),), Edge(last, last, 0))
+        return EncodedSlice((Piece("", len(frames), first, last, lines),), Edge(last, commit_lsn=last))
 
     def frame(self, data: Sequence[Data]) -> bytes | memoryview | pa.Buffer:
         return join_bytes(data)

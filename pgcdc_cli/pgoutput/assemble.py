@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pgcdc_cli.changes.edge import Edge
 from pgcdc_cli.changes.origin import Origin
 from pgcdc_cli.changes.selection import Selected
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
-    Edge,
     MessageChange,
     Slice,
     Stamp,
@@ -257,7 +257,7 @@ class _Batch:
         commit_lsn, end_lsn = int(transactions.commit_lsn[ends[-1]]), int(transactions.end_lsn(ends[-1:])[0])
         commits = ends[transactions.tags[ends] == Tag.COMMIT]
         commit_ts = int(transactions.commit_ts[commits[-1]]) if len(commits) else 0
-        return Edge(Lsn(commit_lsn), Lsn(end_lsn), len(ends), commit_ts)
+        return Edge(Lsn(end_lsn), commit_lsn=Lsn(commit_lsn), transactions=len(ends), commit_ts=commit_ts)
 
     def _slice(self, start: int, stop: int, edge: Edge | None) -> Slice:
         return Slice(

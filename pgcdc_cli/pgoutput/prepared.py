@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Boundaries, Edge, Prepared, Slice, Stamp, TransactionBoundary
+from pgcdc_cli.changes.edge import Edge, Prepared
+from pgcdc_cli.changes.slice import Boundaries, Slice, Stamp, TransactionBoundary
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -135,7 +136,7 @@ class PreparedTransactions:
 
     def _edge(self, end_lsn: Lsn) -> Edge:
         """Make an edge without changes, for a new set of prepared transactions."""
-        return Edge(Lsn(0), end_lsn, 0, prepared=self._all)
+        return Edge(end_lsn, prepared=self._all)
 
     def _reopen(self, prepared: Prepared | None) -> SpooledTransaction:
         assert prepared is not None

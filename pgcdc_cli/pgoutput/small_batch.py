@@ -13,12 +13,12 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from pgcdc_cli.changes.edge import Edge
 from pgcdc_cli.changes.selection import Selected
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
     ColumnTexts,
-    Edge,
     FewColumns,
     FullImage,
     KeyImage,
@@ -176,7 +176,12 @@ class _SliceBuilder:
             raise _LeftToColumnsError
         self._boundary("C", transaction, message.end_lsn)
         count = 1 if self.edge is None else self.edge.transactions + 1
-        self.edge = Edge(message.commit_lsn, message.end_lsn, count, transaction.commit_ts)
+        self.edge = Edge(
+            message.end_lsn,
+            commit_lsn=message.commit_lsn,
+            transactions=count,
+            commit_ts=transaction.commit_ts,
+        )
         self.open = None
 
     def _inside(self) -> OpenTransaction:

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import Edge, Prepared, Slice
+from pgcdc_cli.changes.edge import Edge, Prepared
+from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.changes.spool import Spool, SpoolChunk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.frames import PADDING, POSTGRES_EPOCH
@@ -323,7 +324,7 @@ class Replay:
         else:
             yield from self._decode(first)
             if self.assembler.take_end(end.commit_lsn, end.end_lsn):
-                yield Slice(Edge(Lsn(0), end.end_lsn, 0, prepared=prepared))
+                yield Slice(Edge(end.end_lsn, prepared=prepared))
 
     def _decode(self, buffers: Iterable[MessageBuffer]) -> Iterator[Slice]:
         for buffer in buffers:

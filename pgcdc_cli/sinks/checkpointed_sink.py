@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import ClassVar, Protocol
 
-from pgcdc_cli.changes.slice import Edge, LastEdge
+from pgcdc_cli.changes.edge import Edge, LastEdge
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
     StreamSource,

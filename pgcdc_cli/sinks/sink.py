@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pgcdc_cli.changes.slice import LastEdge
+from pgcdc_cli.changes.edge import LastEdge
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.formats.interface import EncodedSlice

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from pgcdc_cli.changes.slice import Prepared
+from pgcdc_cli.changes.edge import Prepared
 from pgcdc_cli.changes.spool import FinishedSpool, SpoolChunk
 from pgcdc_cli.directory.disk import OpenFiles, damaged
 from pgcdc_cli.errors import ErrorKind, PgcdcError

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from pgcdc_cli.changes.slice import LastEdge
+from pgcdc_cli.changes.edge import LastEdge
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
 from pgcdc_cli.directory.disk import Disk, OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError

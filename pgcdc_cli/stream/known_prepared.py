@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from pgcdc_cli.catalog import Catalog
-from pgcdc_cli.changes.slice import Edge, Prepared
+from pgcdc_cli.changes.edge import Edge, Prepared
 from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
@@ -53,5 +53,5 @@ class KnownPrepared:
     def _forget(self, prepared: Sequence[Prepared]) -> None:
         edge = self._sink.edge
         kept = tuple(one for one in edge.prepared if one not in prepared)
-        self._sink.write(EncodedSlice((), Edge(Lsn(0), edge.lsn, 0, prepared=kept)))
+        self._sink.write(EncodedSlice((), Edge(edge.lsn, prepared=kept)))
         self._sink.flush()

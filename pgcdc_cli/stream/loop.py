@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.changes.edge import Edge
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, Restartable
 from pgcdc_cli.frames import Keepalive, Received
@@ -41,7 +41,7 @@ class Heartbeats:
         if not due or self._format is None:
             return None
         self._beaten = now
-        return replace(self._format.heartbeat(edge_lsn), edge=Edge(Lsn(0), edge_lsn, 0))
+        return replace(self._format.heartbeat(edge_lsn), edge=Edge(edge_lsn))
 
 
 class SliceWriter:

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgcdc_cli.changes.edge import LastCommit
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
     FullImage,
     KeyImage,
-    LastCommit,
     Slice,
     Stamp,
     Stamps,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_tools import SOURCE
 
-from pgcdc_cli.changes.slice import Prepared, ResnapshotStage, TableResnapshot
+from pgcdc_cli.changes.edge import Prepared, ResnapshotStage, TableResnapshot
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,

@@ -5,7 +5,7 @@ from typing import Any
 
 from batches import Stream
 
-from pgcdc_cli.changes.slice import LastCommit
+from pgcdc_cli.changes.edge import LastCommit
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.interface import EncodedSlice

@@ -1,6 +1,6 @@
 import struct
 
-from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.changes.edge import Edge
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.frames import Frames
 from pgcdc_cli.lsn import Lsn
@@ -34,4 +34,4 @@ def test_the_edge_is_the_last_position_even_if_another_transaction_began_before_
     encoded = RawFormat().encode_frames(
         Frames.of([frame(1, b"a"), frame(2**40, b"commit"), frame(2, b"begin")])
     )
-    assert encoded.edge == Edge(Lsn(2**40), Lsn(2**40), 0)
+    assert encoded.edge == Edge(Lsn(2**40), commit_lsn=Lsn(2**40))

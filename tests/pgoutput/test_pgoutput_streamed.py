@@ -9,8 +9,8 @@ from pgoutput_orders import BEGIN, COMMIT, NARROW, ORDERS, PARTS, TIME, frames_o
 from pgoutput_pieces import GID
 from pgoutput_reference import flat
 
+from pgcdc_cli.changes.edge import Prepared
 from pgcdc_cli.changes.origin import Origin
-from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.directory.disk import Disk, OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER

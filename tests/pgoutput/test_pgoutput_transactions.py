@@ -11,7 +11,7 @@ from pgoutput_orders import FrameAssembler as Assembler
 from pgoutput_reference import describe, described, flat, merged, reference
 from pgoutput_strategies import cuts, mutations, streams
 
-from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.changes.edge import Edge
 from pgcdc_cli.changes.table import TableFacts
 from pgcdc_cli.errors import UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER, Frames
@@ -113,7 +113,7 @@ def one_slice(*messages, **options):
 
 def test_a_transaction_is_one_slice_up_to_its_edge():
     part = one_slice(BEGIN, ORDERS, insert(b"1", b"x"), insert(b"2", None), COMMIT)
-    assert part.edge == Edge(Lsn(1000), Lsn(1010), 1)
+    assert part.edge == Edge(Lsn(1010), commit_lsn=Lsn(1000), transactions=1)
     (rows,) = part.changes
     assert (rows.operation, rows.table, len(rows), rows.old) == ("I", described(ORDERS), 2, None)
     assert [column.to_pylist() for column in rows.new.columns] == [[b"1", b"2"], [b"x", None]]
@@ -130,12 +130,12 @@ def test_a_batch_ends_with_the_open_remainder():
     whole, rest = assembler.assemble(
         frames_of(BEGIN, ORDERS, insert(b"1", b"x"), COMMIT, later, insert(b"2", b"y"))
     )
-    assert (whole.edge, rest.edge) == (Edge(Lsn(1000), Lsn(1010), 1), None)
+    assert (whole.edge, rest.edge) == (Edge(Lsn(1010), commit_lsn=Lsn(1000), transactions=1), None)
     assert rest.changes[0].stamps.commit_lsn.tolist() == [1100]
     assert assembler.in_transaction
     assert assembler.assemble([]) == []
     (end,) = assembler.assemble(frames_of(m.Commit(Lsn(1100), Lsn(1110), TIME)))
-    assert (end.edge, end.changes) == (Edge(Lsn(1100), Lsn(1110), 1), ())
+    assert (end.edge, end.changes) == (Edge(Lsn(1110), commit_lsn=Lsn(1100), transactions=1), ())
     assert not assembler.in_transaction
 
 
@@ -188,7 +188,7 @@ def test_a_truncate_is_one_change_for_each_table_in_wire_order():
 def test_a_message_outside_of_transactions_is_a_transaction_of_its_own():
     message = m.LogicalMessage(False, Lsn(900), "p", b"content")
     part = one_slice(message)
-    assert part.edge == Edge(Lsn(900), Lsn(900), 1)
+    assert part.edge == Edge(Lsn(900), commit_lsn=Lsn(900), transactions=1)
     (change,) = part.messages
     assert (change.stamp.commit_lsn, change.stamp.seq, change.stamp.xid) == (900, 0, None)
     assert (change.prefix, change.content, change.transactional) == ("p", b"content", False)
@@ -211,7 +211,7 @@ def test_a_transaction_whose_commit_lsn_is_below_the_checkpoint_is_dropped_whole
     assert len(assembler.assemble(frames_of(*stream))) == changes
     later = [m.Begin(Lsn(1100), TIME, 8), insert(b"2", b"y"), m.Commit(Lsn(1100), Lsn(1110), TIME)]
     (part,) = assembler.assemble(frames_of(*later))
-    assert part.edge == Edge(Lsn(1100), Lsn(1110), 1)
+    assert part.edge == Edge(Lsn(1110), commit_lsn=Lsn(1100), transactions=1)
     assert part.changes[0].table == described(ORDERS)
 
 
@@ -245,5 +245,5 @@ def test_transactions_are_counted_across_batches():
     assert len(assembler.assemble(frames_of(message))) == 1
     assert not assembler.ended
     (part,) = assembler.assemble(frames_of(BEGIN, COMMIT, message, b"?"))
-    assert (part.edge, part.messages) == (Edge(Lsn(1000), Lsn(1010), 1), ())
+    assert (part.edge, part.messages) == (Edge(Lsn(1010), commit_lsn=Lsn(1000), transactions=1), ())
     assert assembler.ended

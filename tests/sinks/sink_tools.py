@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pgcdc_cli.changes.slice import Edge
+from pgcdc_cli.changes.edge import Edge
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.directory.checkpoint import StreamSource
 from pgcdc_cli.directory.disk import Disk
@@ -155,7 +155,7 @@ class Feed:
             tables.append(TABLES[edge.empty])
             at, head = edge.commit_lsn, self.heads.get(edge.empty, self.encoding.head)
             pieces.append(Piece(f"public.{edge.empty}", 0, at, at, b"", head, tables[-1]))
-        mark = None if edge is None else Edge(edge.commit_lsn, edge.end_lsn, count)
+        mark = None if edge is None else Edge(edge.end_lsn, commit_lsn=edge.commit_lsn, transactions=count)
         return EncodedSlice(tuple(pieces), mark, tuple(tables))
 
     def _piece(self, name: str, group: Sequence[tuple[Tx, int]]) -> Piece:

@@ -29,7 +29,7 @@ from sink_tools import (
     transactions,
 )
 
-from pgcdc_cli.changes.slice import Edge, TableRead, TableResnapshot
+from pgcdc_cli.changes.edge import Edge, TableRead, TableResnapshot
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import check_options
 from pgcdc_cli.directory.disk import Disk
@@ -268,7 +268,7 @@ def test_two_segments_may_end_at_the_same_position(tmp_path):
     """Rows that are read again come at an edge that is there already."""
     sink, feed = started(tmp_path / "d", rotate_size=1), Feed(Lines())
     sink.write(feed.whole(TXS[1]))
-    again = Edge(Lsn(0), TXS[1].end_lsn, 0, resnapshots=())
+    again = Edge(TXS[1].end_lsn, resnapshots=())
     sink.write(replace(feed.slice([(TXS[1], 0)], TXS[1]), edge=again))
     sink.close()
     assert [segment.end_lsn for segment in reader(tmp_path / "d").segments()] == [TXS[1].end_lsn] * 2
@@ -277,7 +277,7 @@ def test_two_segments_may_end_at_the_same_position(tmp_path):
 def test_no_segment_ends_while_one_table_is_ahead_of_the_others(tmp_path):
     """Readers take whole segments, and each must have all tables as of one position."""
     sink, feed = started(tmp_path / "d", rotate_size=1), Feed(Lines())
-    ahead = Edge(Lsn(0), Lsn(0), 0, read=TableRead(TABLES["a"].oid, TXS[2].end_lsn))
+    ahead = Edge(Lsn(0), read=TableRead(TABLES["a"].oid, TXS[2].end_lsn))
     sink.write(replace(feed.whole(TXS[0]), edge=ahead))
     sink.write(feed.whole(TXS[1]))
     assert reader(tmp_path / "d").segments() == []
@@ -771,7 +771,7 @@ def test_a_gap_that_is_accepted_ends_the_stream_and_begins_another(tmp_path):
 def test_tables_that_are_read_again_do_not_go_on_over_a_gap(tmp_path):
     """The changes that their rows need are lost, so nothing holds the segment back any more, either."""
     sink, one = started(tmp_path / "d"), TableResnapshot(TABLES["a"].oid, "public.a", ("id",))
-    ahead = Edge(Lsn(0), START, 0, resnapshots=(replace(one, caught_up_at=TXS[1].end_lsn),))
+    ahead = Edge(START, resnapshots=(replace(one, caught_up_at=TXS[1].end_lsn),))
     sink.write(replace(Feed(Lines()).whole(TXS[0]), edge=ahead))
     sink.close()
     sink = open_sink(tmp_path / "d")

@@ -8,7 +8,7 @@ import pytest
 from file_sink_tools import TXS, feed, lines, make_sink, started
 from sink_tools import SOURCE, START, Framed, error_of, expected, go_on
 
-from pgcdc_cli.changes.slice import Edge, Prepared, TableRead
+from pgcdc_cli.changes.edge import Edge, Prepared, TableRead
 from pgcdc_cli.directory import disk
 from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
@@ -163,7 +163,7 @@ def test_hup_after_a_move_counts_while_a_snapshot_is_read(tmp_path, ends):
     """Then the tables are as of different positions, which a file may contain."""
     path, moved = tmp_path / "out", another_folder(tmp_path)
     sink = started(path)
-    read = Edge(Lsn(0), Lsn(0), 0, read=TableRead(16400, TXS[-1].end_lsn))
+    read = Edge(Lsn(0), read=TableRead(16400, TXS[-1].end_lsn))
     sink.write(replace(feed().whole(TXS[0]), edge=read))
     path.rename(moved)
     sink.reopen()
@@ -319,7 +319,7 @@ def test_only_a_newer_checkpoint_helps_where_an_older_one_has_prepared_transacti
     """Their changes are only in spools, which are removed if there is no checkpoint."""
     path = tmp_path / "out"
     sink = started(path)
-    edge = Edge(Lsn(0), TXS[0].end_lsn, 0, prepared=(Prepared(7, "gid", START),))
+    edge = Edge(TXS[0].end_lsn, prepared=(Prepared(7, "gid", START),))
     sink.write(replace(feed().whole(TXS[0]), edge=edge))
     sink.flush()
     sink.write(feed().whole(TXS[1]))
@@ -538,7 +538,7 @@ def test_nobody_is_told_to_start_anew_without_what_is_prepared(tmp_path, change,
     sink = started(path)
     spool = sink.new_spools().create(7, START)
     prepared = Prepared(7, "g", START, *spool.finish())
-    sink.write(replace(feed().whole(TXS[0]), edge=Edge(Lsn(0), TXS[0].end_lsn, 1, prepared=(prepared,))))
+    sink.write(replace(feed().whole(TXS[0]), edge=Edge(TXS[0].end_lsn, transactions=1, prepared=(prepared,))))
     sink.close()
     change(path)
     assert error_of(lambda: make_sink(path).open()).hint == hint

@@ -17,7 +17,7 @@ from sink_tools import (
     transactions,
 )
 
-from pgcdc_cli.changes.slice import Edge, Prepared
+from pgcdc_cli.changes.edge import Edge, Prepared
 from pgcdc_cli.changes.spool import SpoolChunk
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice
@@ -72,7 +72,7 @@ class Server:
                 self.prepare(sink, spools, known, lsn, begun)
             elif lsn == ROLLBACK:
                 if known.pop("second", None) is not None:
-                    sink.write(EncodedSlice((), Edge(Lsn(0), lsn, 0, prepared=tuple(known.values()))))
+                    sink.write(EncodedSlice((), Edge(lsn, prepared=tuple(known.values()))))
             elif tx is TXS[2]:
                 self.commit(sink, spools, known, tx, begun)
             elif tx.commit_lsn >= begun:
@@ -91,7 +91,7 @@ class Server:
         for text in content(gid):
             file.append(chunk(text))
         known[gid] = Prepared(xid, gid, Lsn(lsn), *file.finish())
-        sink.write(EncodedSlice((), Edge(Lsn(0), Lsn(lsn), 0, prepared=tuple(known.values()))))
+        sink.write(EncodedSlice((), Edge(Lsn(lsn), prepared=tuple(known.values()))))
 
     def commit(self, sink, spools, known, tx, begun):
         prepared = known.pop("first", None)
@@ -102,7 +102,7 @@ class Server:
         found = [buffer.message(number).decode() for buffer in buffers for number in range(len(buffer))]
         assert found == content("first")
         part = self.feed.whole(tx)
-        edge = Edge(tx.commit_lsn, tx.end_lsn, 1, prepared=tuple(known.values()))
+        edge = Edge(tx.end_lsn, commit_lsn=tx.commit_lsn, transactions=1, prepared=tuple(known.values()))
         sink.write(EncodedSlice(part.pieces, edge, part.tables))
 
 
@@ -171,7 +171,7 @@ def test_a_damaged_spool_is_refused(tmp_path, harm):
     sink.start(SOURCE, START)
     file = sink.new_spools().create(7, START)
     file.append(chunk("content"))
-    sink.write(EncodedSlice((), Edge(Lsn(0), START, 0, prepared=(Prepared(7, "g", START, *file.finish()),))))
+    sink.write(EncodedSlice((), Edge(START, prepared=(Prepared(7, "g", START, *file.finish()),))))
     sink.close()
     (path,) = (tmp_path / "d" / "_spool").iterdir()
     data = path.read_bytes()
@@ -200,7 +200,7 @@ def test_a_spool_goes_with_the_first_checkpoint_that_does_not_name_it(tmp_path):
     prepared = spooled(sink, 7, "g")
     path = tmp_path / "d" / prepared.path
     for known in ((prepared,), ()):
-        sink.write(EncodedSlice((), Edge(Lsn(0), START, 0, prepared=known)))
+        sink.write(EncodedSlice((), Edge(START, prepared=known)))
         assert path.exists()
         sink.flush()
         assert (path.exists(), sink.spooled) == ((True, prepared.size) if known else (False, 0))
@@ -212,7 +212,7 @@ def test_spools_that_the_checkpoint_does_not_name_are_removed_before_the_stream_
     sink.open()
     sink.start(SOURCE, START)
     prepared = spooled(sink, 7, "g")
-    sink.write(EncodedSlice((), Edge(Lsn(0), START, 0, prepared=(prepared,))))
+    sink.write(EncodedSlice((), Edge(START, prepared=(prepared,))))
     sink.flush()
     spooled(sink, 8, "not in the checkpoint")
     sink._release()

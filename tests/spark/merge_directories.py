@@ -13,12 +13,12 @@ from merge_oracle import Change, Key, Row
 from pyspark.sql import DataFrame, SparkSession
 from segments import as_stream, finished
 
+from pgcdc_cli.changes.edge import LastCommit
 from pgcdc_cli.changes.slice import (
     Boundaries,
     ChangeBatch,
     FullImage,
     KeyImage,
-    LastCommit,
     Slice,
     Stamp,
     Stamps,

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pgcdc_cli.changes.slice import Edge, LastEdge
+from pgcdc_cli.changes.edge import Edge, LastEdge
 from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.frames import Frames, Received
 from pgcdc_cli.lsn import Lsn
@@ -51,7 +51,11 @@ class Encoder:
     in_transaction = ended = False
 
     def __init__(self) -> None:
-        self._edges = [None, Edge(Lsn(1), Lsn(2), 1), Edge(Lsn(3), Lsn(4), 1)]
+        self._edges = [
+            None,
+            Edge(Lsn(2), commit_lsn=Lsn(1), transactions=1),
+            Edge(Lsn(4), commit_lsn=Lsn(3), transactions=1),
+        ]
 
     def patience(self, frames: Frames, came: int) -> None:
         del frames, came
@@ -106,7 +110,7 @@ def test_a_heartbeat_comes_once_in_an_interval(monkeypatch):
     for now[0] in (105.0, 110.0, 111.0, 119.0, 120.5):
         beat = beats.due(Lsn(7))
         found += [] if beat is None else [(now[0], beat.edge)]
-    assert found == [(110.0, Edge(Lsn(0), Lsn(7), 0)), (120.5, Edge(Lsn(0), Lsn(7), 0))]
+    assert found == [(110.0, Edge(Lsn(7))), (120.5, Edge(Lsn(7)))]
 
 
 def test_behind_a_transaction_that_a_signal_cuts_short_nothing_is_written():

@@ -14,15 +14,8 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import (
-    Boundaries,
-    ChangeBatch,
-    LastCommit,
-    MessageChange,
-    Slice,
-    Stamps,
-    TruncateChange,
-)
+from pgcdc_cli.changes.edge import LastCommit
+from pgcdc_cli.changes.slice import Boundaries, ChangeBatch, MessageChange, Slice, Stamps, TruncateChange
 from pgcdc_cli.changes.table import MANY_TABLES, TableSchema
 from pgcdc_cli.formats.debezium import events
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig

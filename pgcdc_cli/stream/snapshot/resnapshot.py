@@ -16,17 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pgcdc_cli.changes.slice import (
-    ChangeBatch,
-    Edge,
-    EmptyTable,
-    KeyImage,
-    RowKey,
-    Slice,
-    SnapshotPosition,
-    TableResnapshot,
-    texts_of,
-)
+from pgcdc_cli.changes.edge import Edge, RowKey, TableResnapshot
+from pgcdc_cli.changes.slice import ChangeBatch, EmptyTable, KeyImage, Slice, SnapshotPosition, texts_of
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -332,7 +323,7 @@ class Resnapshot:
         self._reach_edge()
 
     def _reach_edge(self) -> None:
-        edge = Edge(Lsn(0), self._output.sink.edge.lsn, 0, resnapshots=self.watch.state)
+        edge = Edge(self._output.sink.edge.lsn, resnapshots=self.watch.state)
         self._output.write(Slice(edge))
 
 

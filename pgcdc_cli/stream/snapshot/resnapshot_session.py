@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
+from pgcdc_cli.changes.edge import RowKey, TableResnapshot
 from pgcdc_cli.changes.selection import NamePattern
-from pgcdc_cli.changes.slice import RowKey, TableResnapshot
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn

@@ -26,16 +26,8 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
-from pgcdc_cli.changes.slice import (
-    ChangeBatch,
-    Edge,
-    EmptyTable,
-    FullImage,
-    Slice,
-    SnapshotPosition,
-    Stamps,
-    TableRead,
-)
+from pgcdc_cli.changes.edge import Edge, TableRead
+from pgcdc_cli.changes.slice import ChangeBatch, EmptyTable, FullImage, Slice, SnapshotPosition, Stamps
 from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.directory.checkpoint import StreamSource
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -148,10 +140,10 @@ class Snapshot:
             if begun is not None:
                 yield self._end_of(schema)
         position = self.position if begun is None or begun.position is None else begun.position
-        yield Slice(Edge(Lsn(0), position, 0))
+        yield Slice(Edge(position))
 
     def _end_of(self, table: TableSchema) -> Slice:
-        return Slice(Edge(Lsn(0), Lsn(0), 0, read=TableRead(table.oid, self.position)))
+        return Slice(Edge(Lsn(0), read=TableRead(table.oid, self.position)))
 
     def _transaction(self) -> int:
         [(xid,)] = self.session.ask("SELECT txid_current() % 4294967296")
