@@ -17,7 +17,15 @@ from typing import cast, get_args
 
 from zlib_ng import zlib_ng
 
-from pgcdc_cli.changes.edge import LastCommit, Prepared, ResnapshotStage, RowKey, TableRead, TableResnapshot
+from pgcdc_cli.changes.edge import (
+    LastCommit,
+    LastEdge,
+    Prepared,
+    ResnapshotStage,
+    RowKey,
+    TableRead,
+    TableResnapshot,
+)
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.directory.json_fields import JsonFields, check_version, dump, load, unusable
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -125,6 +133,30 @@ class Checkpoint:
     creating: Lsn | None = None
     read: tuple[TableRead, ...] = ()
     resnapshots: tuple[TableResnapshot, ...] = ()
+
+    @property
+    def edge(self) -> LastEdge:
+        """The edge to go on from."""
+        return LastEdge(
+            lsn=self.end_lsn,
+            last_commit=self.last_commit,
+            prepared=self.prepared,
+            read=self.read,
+            resnapshots=self.resnapshots,
+        )
+
+    def at(self, edge: LastEdge, files: tuple[PartialFile, ...]) -> "Checkpoint":
+        """Return the checkpoint of a later edge, at which these files are unfinished."""
+        return replace(
+            self,
+            end_lsn=edge.lsn,
+            last_commit=edge.last_commit,
+            prepared=edge.prepared,
+            read=edge.read,
+            resnapshots=edge.resnapshots,
+            files=files,
+            creating=None if edge.lsn else self.creating,
+        )
 
     @property
     def unfinished_rows(self) -> int:

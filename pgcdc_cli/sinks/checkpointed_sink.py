@@ -12,7 +12,6 @@ A destination decides where the files are: a directory of segments (`directory_s
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import ClassVar, Protocol
 
 from pgcdc_cli.changes.edge import Edge, LastEdge
@@ -26,11 +25,10 @@ from pgcdc_cli.directory.checkpoint import (
 )
 from pgcdc_cli.directory.disk import HeldLock
 from pgcdc_cli.directory.file_names import ControlFiles
-from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
-from pgcdc_cli.sinks.sink import EAGER_PACE, LAZY_PACE, SinkSettings, portion_of
+from pgcdc_cli.sinks.sink import EAGER_PACE, LAZY_PACE, FailureGuard, SinkSettings, portion_of
 from pgcdc_cli.sinks.spool_file import SpoolFolder
 
 HELD_AT_MOST = 16 << 20
@@ -97,8 +95,7 @@ class CheckpointedSink:
         self.portion = portion_of(settings) if destination.in_segments else None
         self._destination = destination
         self._files = outputs.files
-        self._settings = settings
-        self._clock = clock or time.monotonic
+        self._schedule = Schedule(settings, clock or time.monotonic)
         self._checkpoint_path = self._files.full(destination.control.checkpoint)
         self._spools = SpoolFolder(self._files, destination.control.spool, settings.spool_limit)
         format_ = outputs.format
@@ -106,8 +103,7 @@ class CheckpointedSink:
         self._checkpoint: Checkpoint | None = None
         self._edge = LastEdge()
         self._in_transaction = self._started = self._reopening = False
-        self._flushed_at = self._first_row_at = 0.0
-        self._guard = _Guard()
+        self._guard = FailureGuard()
         self._lock: HeldLock | None = None
 
     @property
@@ -164,13 +160,7 @@ class CheckpointedSink:
             recovered = self._destination.recover(checkpoint)
             self._checkpoint = checkpoint
             self._save(recovered)
-            self._edge = LastEdge(
-                recovered.end_lsn,
-                recovered.last_commit,
-                recovered.prepared,
-                recovered.read,
-                recovered.resnapshots,
-            )
+            self._edge = recovered.edge
         self._spools.clear(self._edge.prepared)
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
@@ -188,7 +178,7 @@ class CheckpointedSink:
             self._go_on(checkpoint)
 
     def _begin(self) -> None:
-        self._flushed_at = self._first_row_at = self._clock()
+        self._schedule.begin()
         self._destination.start(self._saved, self._save)
         self._started = True
 
@@ -212,7 +202,7 @@ class CheckpointedSink:
         with self._guard:
             self._in_transaction = True
             if not self.outputs:
-                self._first_row_at = self._clock()
+                self._schedule.first_row_came()
             self.outputs.append(encoded)
             if encoded.edge is not None:
                 self._settle(encoded.edge)
@@ -262,29 +252,22 @@ class CheckpointedSink:
         """Whether it is time for a new segment."""
         if not (self._destination.in_segments and self.outputs):
             return False
-        size, interval = self._settings.rotate_size, self._settings.rotate_interval
-        if size is not None and self._has(size):
-            return True
-        return interval is not None and self._clock() - self._first_row_at >= interval
+        size = self._schedule.rotate_size
+        return (size is not None and self._has_written(size)) or self._schedule.rotation_is_due
 
-    def _has(self, size: int) -> bool:
-        """Whether the files have this size; rows in memory must be written to know their compressed size."""
+    def _has_written(self, size: int) -> bool:
+        """Whether the files have this size; rows in memory are written to know their compressed size."""
         if self.outputs.size + self.outputs.held < size:
             return False
         self.outputs.write_whole()
         return self.outputs.size >= size
 
     def _flush_if_due(self) -> None:
-        fsync_interval = self._settings.fsync_interval
-        # With nothing to fsync, a checkpoint costs as much as one with rows.
-        interval = self._settings.status_interval or fsync_interval or _WITHOUT_INTERVALS
-        if self.outputs.unsynced and fsync_interval:
-            interval = fsync_interval
-        if self._clock() - self._flushed_at < interval:
+        if not self._schedule.flush_is_due(unsynced=self.outputs.unsynced):
             return
-        if self.outputs.unsynced and not fsync_interval:
+        if self.outputs.unsynced and not self._schedule.fsyncs:
             # A client that waits for `synchronous_commit = remote_write` must not wait until the rotation.
-            self._flushed_at = self._clock()
+            self._schedule.flushed()
             self.outputs.write_whole()
         else:
             self._flush()
@@ -297,7 +280,7 @@ class CheckpointedSink:
 
     def _flush(self) -> None:
         self.outputs.write_whole()
-        self._flushed_at = self._clock()
+        self._schedule.flushed()
         edge = self._at_edge()
         if self.outputs.changed() or edge != self._saved:
             self._make_durable(edge, self._save)
@@ -305,7 +288,7 @@ class CheckpointedSink:
     def _rotate(self) -> None:
         self._reopening = False
         self.outputs.finish()
-        self._flushed_at = self._clock()
+        self._schedule.flushed()
         edge = self._at_edge()
         if self.outputs or edge != self._saved:
             self._make_durable(edge, lambda edge: self._destination.rotate(edge, self._save))
@@ -320,16 +303,7 @@ class CheckpointedSink:
         self.outputs.now_durable(changed)
 
     def _at_edge(self) -> Checkpoint:
-        return replace(
-            self._saved,
-            end_lsn=self._edge.lsn,
-            last_commit=self._edge.last_commit,
-            prepared=self._edge.prepared,
-            files=self.outputs.entries(),
-            creating=None if self._edge.lsn else self._saved.creating,
-            read=self._edge.read,
-            resnapshots=self._edge.resnapshots,
-        )
+        return self._saved.at(self._edge, self.outputs.entries())
 
     def _fsync(self, changed: list[OutputFile]) -> None:
         self.outputs.fsync(changed)
@@ -423,20 +397,35 @@ class CheckpointedSink:
                 lock.release()
 
 
-class _Guard:
-    """Remembers a failure, whatever it was: from then on it is raised again instead of doing anything."""
+class Schedule:
+    """When to flush and when to rotate, by the intervals of the settings."""
 
-    def __init__(self) -> None:
-        self.failure: PgcdcError | None = None
+    def __init__(self, settings: SinkSettings, clock: Callable[[], float]) -> None:
+        self.fsyncs = settings.fsync_interval > 0
+        self.rotate_size = settings.rotate_size
+        self._settings = settings
+        self._clock = clock
+        self._flushed_at = self._first_row_at = 0.0
 
-    def __enter__(self) -> None:
-        if self.failure is not None:
-            raise self.failure
+    def begin(self) -> None:
+        self._flushed_at = self._first_row_at = self._clock()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, PgcdcError):
-            self.failure = error
-        elif error is not None:
-            self.failure = PgcdcError(ErrorKind.UNEXPECTED, f"could not write: {error!r}")
+    def first_row_came(self) -> None:
+        self._first_row_at = self._clock()
+
+    def flushed(self) -> None:
+        self._flushed_at = self._clock()
+
+    def flush_is_due(self, *, unsynced: bool) -> bool:
+        """Whether it is time to flush, with or without rows that aren't durable."""
+        # With nothing to fsync, a checkpoint costs as much as one with rows.
+        interval = self._settings.status_interval or self._settings.fsync_interval or _WITHOUT_INTERVALS
+        if unsynced and self.fsyncs:
+            interval = self._settings.fsync_interval
+        return self._clock() - self._flushed_at >= interval
+
+    @property
+    def rotation_is_due(self) -> bool:
+        """Whether the first row of the segment came an interval ago."""
+        interval = self._settings.rotate_interval
+        return interval is not None and self._clock() - self._first_row_at >= interval

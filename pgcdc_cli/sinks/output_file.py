@@ -29,7 +29,7 @@ WRITE_BACK = 32 << 20
 
 
 class OutputFiles:
-    """All files that are being written: here a single one.
+    """The files that are being written; of this class exactly one, of `TableFiles` any number.
 
     `held` counts bytes in memory, `size` bytes in the files.
     """
@@ -39,7 +39,6 @@ class OutputFiles:
         self.format = format_
         self.held = self.size = 0
         self._outputs: list[OutputFile] = []
-        self._newest: dict[str, OutputFile] = {}
         self._unsaved: dict[OutputFile, None] = {}
 
     def __len__(self) -> int:
@@ -53,8 +52,6 @@ class OutputFiles:
         output = OutputFile(self.files, self.format, entry, head, exists=exists)
         self.size += output.now.size
         self._outputs.append(output)
-        # Parts are opened in order.
-        self._newest[output.folder] = output
         return output
 
     def append(self, encoded: EncodedSlice) -> None:
@@ -128,13 +125,12 @@ class OutputFiles:
         for output in self._unsaved:
             output.rollback()
         self._outputs = [output for output in self._outputs if not output.empty]
-        self._newest = {output.folder: output for output in self._outputs}
         self._unsaved = {output: None for output in self._unsaved if not output.empty}
         self._count()
 
     def clear(self) -> None:
         """Forget all files: they are finished."""
-        self._outputs, self._newest, self._unsaved = [], {}, {}
+        self._outputs, self._unsaved = [], {}
         self.held = self.size = 0
 
 
@@ -149,6 +145,7 @@ class TableFiles(OutputFiles):
         self._schemas = SchemaFiles(files)
         self.segment = 1
         self._full_size = full_size
+        self._newest: dict[str, OutputFile] = {}
         self._folders: dict[tuple[str, str], str] = {}
         self._names = TableFolders(())
 
@@ -156,6 +153,22 @@ class TableFiles(OutputFiles):
         """Go on with this segment, in a directory that has these folders."""
         self.segment = segment
         self._names = TableFolders(folders)
+
+    def open(self, entry: PartialFile, head: bytes, *, exists: bool) -> "OutputFile":
+        """Continue an existing file, or begin one; the parts of a table are opened in order."""
+        output = super().open(entry, head, exists=exists)
+        self._newest[output.folder] = output
+        return output
+
+    def rollback(self) -> None:
+        """Take back the rows of the open transaction, and forget files that have no others."""
+        super().rollback()
+        self._newest = {output.folder: output for output in self}
+
+    def clear(self) -> None:
+        """Forget all files: they are finished."""
+        super().clear()
+        self._newest = {}
 
     def append(self, encoded: EncodedSlice) -> None:
         """Append each piece of a slice to its file, and note all its tables for the schema files."""

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Protocol
 
 from pgcdc_cli.changes.edge import LastEdge
 from pgcdc_cli.changes.spool import Spools
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice
 from pgcdc_cli.lsn import Lsn
 
@@ -139,3 +141,22 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Take back what is after the last edge, finish the files, and make everything durable."""
+
+
+class FailureGuard:
+    """Remembers a failure, whatever it was: from then on it is raised again instead of doing anything."""
+
+    def __init__(self) -> None:
+        self.failure: PgcdcError | None = None
+
+    def __enter__(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, PgcdcError):
+            self.failure = error
+        elif error is not None:
+            self.failure = PgcdcError(ErrorKind.UNEXPECTED, f"could not write: {error!r}")

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from pgcdc_cli.changes.edge import LastEdge
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource
@@ -16,10 +17,18 @@ from pgcdc_cli.directory.disk import Disk, OpenFiles
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import EncodedSlice, FileFormat
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.sinks.sink import EAGER_PACE, SinkSettings
+from pgcdc_cli.sinks.sink import EAGER_PACE, FailureGuard, SinkSettings
 from pgcdc_cli.sinks.spool_file import SpoolFolder
 
 STDOUT = 1
+
+
+class _Spooling(NamedTuple):
+    """A temporary folder with the spools of one connection."""
+
+    folder: tempfile.TemporaryDirectory[str]
+    files: OpenFiles
+    spools: SpoolFolder
 
 
 class UncheckpointedSink:
@@ -55,13 +64,13 @@ class UncheckpointedSink:
         self._unsynced = False
         self._in_transaction = False
         self._reopening = False
-        self._failed = self._started = False
+        self._started = False
+        self._guard = FailureGuard()
         self._made: str | None = None
         self._synced_at = 0.0
         self._edge = LastEdge()
         self._durable_lsn = Lsn(0)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._spools: SpoolFolder | None = None
+        self._spooling: _Spooling | None = None
 
     @property
     def edge(self) -> LastEdge:
@@ -119,9 +128,8 @@ class UncheckpointedSink:
 
     def _write(self, data: memoryview) -> None:
         assert self._fd is not None, "the sink is not open"
-        self._failed = True
-        self._disk.write(self._fd, self._name, data)
-        self._failed = False
+        with self._guard:
+            self._disk.write(self._fd, self._name, data)
         self._unsynced = self._regular
 
     def _do_what_is_due(self) -> None:
@@ -151,11 +159,11 @@ class UncheckpointedSink:
     def flush(self) -> None:
         """Make everything up to the last edge durable; only regular files need an fsync."""
         if self._unsynced and self._fd is not None:
-            self._failed = True
-            self._disk.fsync(self._fd, self._name)
-            if self._named:
-                self._disk.check_named(self._fd, self._name)
-            self._failed = self._unsynced = False
+            with self._guard:
+                self._disk.fsync(self._fd, self._name)
+                if self._named:
+                    self._disk.check_named(self._fd, self._name)
+            self._unsynced = False
         self._synced_at = self._clock()
         self._durable_lsn = self._edge.lsn
 
@@ -163,27 +171,27 @@ class UncheckpointedSink:
         """Create a new temporary folder for the spools of a connection."""
         self._drop_spools()
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="pgcdc-")
+            folder = tempfile.TemporaryDirectory(prefix="pgcdc-")
         except OSError as error:
             raise PgcdcError(
                 ErrorKind.OUTPUT,
                 f"could not create a temporary folder: {error.strerror or error}",
                 hint="set TMPDIR to a folder that is writable",
             ) from error
-        self._spool_files = OpenFiles(self._disk, self._folder.name)
-        self._spools = SpoolFolder(self._spool_files, "spool", self._settings.spool_limit)
-        return self._spools
+        files = OpenFiles(self._disk, folder.name)
+        self._spooling = _Spooling(folder, files, SpoolFolder(files, "spool", self._settings.spool_limit))
+        return self._spooling.spools
 
     @property
     def spooled(self) -> int:
         """Bytes in spools."""
-        return 0 if self._spools is None else self._spools.size
+        return 0 if self._spooling is None else self._spooling.spools.size
 
     def _drop_spools(self) -> None:
-        folder, self._folder, self._spools = self._folder, None, None
-        if folder is not None:
-            self._spool_files.close_all()
-            folder.cleanup()
+        dropped, self._spooling = self._spooling, None
+        if dropped is not None:
+            dropped.files.close_all()
+            dropped.folder.cleanup()
 
     def rollback(self) -> None:
         """Forget the open transaction: what was written of it stays, and the server sends it again."""
@@ -199,7 +207,7 @@ class UncheckpointedSink:
         A file that was created for a stream that never started is removed.
         """
         try:
-            if self._fd is not None and not self._failed:
+            if self._fd is not None and self._guard.failure is None:
                 self.flush()
         finally:
             self._drop_spools()
