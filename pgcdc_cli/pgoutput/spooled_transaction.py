@@ -29,7 +29,7 @@ from pgcdc_cli.large_copies import joined
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
 from pgcdc_cli.pgoutput.decode import BEGIN, COMMIT
-from pgcdc_cli.pgoutput.message_batch import IS_ROW, MESSAGE_BYTES, SMALLEST_BATCH, MessageBuffer, tag_mask
+from pgcdc_cli.pgoutput.message_batch import IS_ROW, MESSAGE_BYTES, MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag, Truncate
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
@@ -229,18 +229,10 @@ class TransactionEnd:
     gid: str | None = None
 
 
-class Replay:
-    """Passes spooled transactions to the assembler, and spools the definitions that they need.
+class Definitions:
+    """The definitions of tables outside of spooled transactions, as they came."""
 
-    `buffer` has the messages of a spool that are being decoded, `batch` is how many are decoded at once;
-    `text` is the encoding of names.
-    """
-
-    def __init__(self, assembler: Assembler, text: DatabaseText) -> None:
-        self.assembler = assembler
-        self._text = text
-        self.buffer: MessageBuffer | None = None
-        self.batch = SMALLEST_BATCH
+    def __init__(self) -> None:
         self._count = 0
         self._outside: dict[int, Definition] = {}
 
@@ -271,16 +263,16 @@ class Replay:
         newest = self._outside[oid].order
         return transaction.defined.order(oid) < 0 and transaction.lent.order(oid) != newest
 
-    def share(self, transaction: SpooledTransaction) -> Iterator[Slice]:
-        """Apply a prepared transaction's definitions outside of it, unless newer ones came since."""
-        newer = self._learn_newer(transaction)
-        if newer:
-            yield from self.assembler.assemble(_relations(newer, self._text))
-
-    def _learn_newer(self, transaction: SpooledTransaction) -> list[Definition]:
+    def learn_from(self, transaction: SpooledTransaction) -> list[Definition]:
+        """Remember a transaction's own definitions, unless newer ones came since; return these."""
         newer = [one for oid, one in transaction.defined.last().items() if one.order > self._order(oid)]
         self._learn(newer)
         return newer
+
+    def newer_than(self, transaction: SpooledTransaction) -> list[Definition]:
+        """Return the definitions that came while the transaction was spooled, of tables in its spool."""
+        spooled = transaction.lent.last() | transaction.defined.last()
+        return [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
 
     def _order(self, oid: int) -> int:
         return self._outside[oid].order if oid in self._outside else -1
@@ -293,6 +285,27 @@ class Replay:
         found = _definitions(buffer, self._count + 1)
         self._count += len(found)
         return found
+
+
+class Replay:
+    """Passes spooled transactions to the assembler, which has `definitions` again after each.
+
+    `buffer` has the messages of a spool that are being decoded; `batch` returns how many are best decoded at
+    once; `text` is the encoding of names.
+    """
+
+    def __init__(
+        self, assembler: Assembler, definitions: Definitions, batch: Callable[[], int], text: DatabaseText
+    ) -> None:
+        self.assembler = assembler
+        self.buffer: MessageBuffer | None = None
+        self._definitions = definitions
+        self._batch = batch
+        self._text = text
+
+    def share(self, transaction: SpooledTransaction) -> Iterator[Slice]:
+        """Apply a prepared transaction's definitions outside of it, unless newer ones came since."""
+        yield from self._define(self._definitions.learn_from(transaction))
 
     def replay(
         self,
@@ -308,12 +321,13 @@ class Replay:
         # Whoever filled the spool, an earlier run maybe, may have asked for binary values.
         with self.assembler.tables.reading_binary() if transaction.reopened else nullcontext():
             yield from self._replay(transaction, end, prepared)
-        yield from self._restore(transaction)
+        self._definitions.learn_from(transaction)
+        yield from self._define(self._definitions.newer_than(transaction))
 
     def _replay(
         self, transaction: SpooledTransaction, end: TransactionEnd, prepared: tuple[Prepared, ...] | None
     ) -> Iterator[Slice]:
-        buffers = _without_repeats(transaction.buffers(self._text, lambda: self.batch))
+        buffers = _without_repeats(transaction.buffers(self._text, self._batch))
         first = _up_to_a_change(buffers)
         if first and _has_change(first[-1]):
             whole = chain(_begin(transaction.xid, end, first), first, buffers, _commit(end))
@@ -334,13 +348,10 @@ class Replay:
                 break
         self.buffer = None
 
-    def _restore(self, transaction: SpooledTransaction) -> Iterator[Slice]:
-        """Apply the newest definitions again, if some came while the transaction was spooled."""
-        self._learn_newer(transaction)
-        spooled = transaction.lent.last() | transaction.defined.last()
-        newer = [self._outside[oid] for oid, one in spooled.items() if one.order < self._order(oid)]
-        if newer:
-            yield from self.assembler.assemble(_relations(newer, self._text))
+    def _define(self, definitions: Sequence[Definition]) -> Iterator[Slice]:
+        """Have the assembler learn definitions from outside of a transaction."""
+        if definitions:
+            yield from self.assembler.assemble(_relations(definitions, self._text))
 
 
 def _joined(chunks: Iterable[SpoolChunk], batch: Callable[[], int]) -> Iterator[SpoolChunk]:

@@ -36,11 +36,12 @@ from pgcdc_cli.frames import Frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
-from pgcdc_cli.pgoutput.message_batch import MessageBuffer, tag_mask
+from pgcdc_cli.pgoutput.message_batch import SMALLEST_BATCH, MessageBuffer, tag_mask
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.prepared import PreparedPolicy, PreparedTransactions
 from pgcdc_cli.pgoutput.small_batch import is_small
 from pgcdc_cli.pgoutput.spooled_transaction import (
+    Definitions,
     Replay,
     SpooledTransaction,
     TransactionEnd,
@@ -74,7 +75,8 @@ _LONG_ABORT = 25
 class PgoutputDecoder:
     """Decodes all transactions of one connection, whole ones and those that come in pieces.
 
-    After an error the decoder can't be used any more.
+    `batch` is how many messages are best decoded at once; the encoder that formats them sets it. After an
+    error the decoder can't be used any more.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class PgoutputDecoder:
         self._text = text
         self._assembler = assembler
         self._spools = spools
-        self._replay = Replay(assembler, text)
+        self.batch = SMALLEST_BATCH
+        self._definitions = Definitions()
+        self._replay = Replay(assembler, self._definitions, lambda: self.batch, text)
         self._prepared = PreparedTransactions(self._replay, spools, policy)
         self._open: dict[int, SpooledTransaction] = {}
         self._block: SpooledTransaction | None = None
@@ -104,15 +108,6 @@ class PgoutputDecoder:
             m.CommitPrepared: self._commit_prepared,
             m.RollbackPrepared: self._rollback_prepared,
         }
-
-    @property
-    def batch(self) -> int:
-        """How many messages are best decoded at once; set by the encoder that formats them."""
-        return self._replay.batch
-
-    @batch.setter
-    def batch(self, size: int) -> None:
-        self._replay.batch = size
 
     @property
     def in_transaction(self) -> bool:
@@ -177,11 +172,11 @@ class PgoutputDecoder:
             return
         run = buffer if stop - start == len(buffer) else buffer.select(slice(start, stop))
         if self._block is None:
-            self._replay.learn(run)
+            self._definitions.learn(run)
             yield from self._assembler.assemble(run)
         else:
             self._check_changes(run, streamed=self._block.streamed)
-            self._replay.spool(run, self._block)
+            self._definitions.spool(run, self._block)
 
     def _check_changes(self, buffer: MessageBuffer, *, streamed: bool) -> None:
         good = _MAY_STAND_INSIDE[buffer.tags] & (buffer.ends - buffer.starts >= _TAG_AND_XID)
@@ -261,8 +256,8 @@ class PgoutputDecoder:
     def _stream_prepare(self, message: m.StreamPrepare, _lsn: Lsn) -> Iterator[Slice]:
         transaction = self._find(message.xid)
         del self._open[message.xid]
-        # One that is known has no spool: Stream Start saw its xid. Raises if the xid is another's.
-        self._is_known(message)
+        # One that is prepared already has no spool: Stream Start saw its xid.
+        self._check_xid(message)
         yield from self._prepared.prepare(message, transaction)
 
     def _begin_prepare(self, message: m.BeginPrepare, lsn: Lsn) -> Iterator[Slice]:
@@ -272,16 +267,16 @@ class PgoutputDecoder:
         yield from ()
 
     def _spooled_transaction(self, message: m.BeginPrepare | m.Prepare, lsn: Lsn) -> SpooledTransaction:
-        known = self._is_known(message)
+        self._check_xid(message)
+        known = (message.xid, message.gid) in self._prepared
         spool = None if known else self._spools.create(message.xid, lsn)
         return SpooledTransaction(message.xid, spool, streamed=False)
 
-    def _is_known(self, message: m.BeginPrepare | m.Prepare | m.StreamPrepare) -> bool:
-        """Whether the transaction is prepared already; no other one may have its xid."""
+    def _check_xid(self, message: m.BeginPrepare | m.Prepare | m.StreamPrepare) -> None:
+        """Check that no other transaction has this xid; this one may be prepared already, and sent again."""
         known = (message.xid, message.gid) in self._prepared
         if message.xid in self._open or (self._prepared.has(message.xid) and not known):
             raise _MisplacedError(f"transaction {message.xid} began already")
-        return known
 
     def _prepare(self, message: m.Prepare, lsn: Lsn) -> Iterator[Slice]:
         """End a prepared transaction; one without a Begin Prepare has no changes.
