@@ -41,11 +41,11 @@ def copy_binary(
     The connection must not be encrypted. Columns are those of `arrow_values`. Ends early once `stopped`.
     Raises psycopg.Error, and PROTOCOL. After an error or a stop the connection can't be used any more.
     """
-    for data, edges in rows_from_socket(pgconn, statement, Tuples(len(types)), stopped):
+    for data, edges in rows_from_socket(pgconn, statement, BinaryRows(len(types)), stopped):
         yield int(edges[-1] - edges[0]), binary_columns(data, edges, types)
 
 
-class Tuples:
+class BinaryRows:
     """The rows of COPY's binary format, with `width` columns."""
 
     # What a header in a message of its own leaves, and the trailer.

@@ -117,9 +117,9 @@ class ReplicationStream:
         """Confirm that everything below `flushed` is durable; the next status update reports it."""
         self._feedback.confirm(written, flushed)
 
-    def end(self, error: PgcdcError) -> None:
+    def fail_after_taken(self, error: PgcdcError) -> None:
         """Stop here: once the frames taken so far are returned, raise `error` instead of receiving more."""
-        self._frames.end(error)
+        self._frames.fail_after_taken(error)
 
     def finish(self, timeout: float = 10.0, *, patience: float = NEVER) -> bool:
         """End the stream: send a last status update and CopyDone, and read until the server's CopyDone.

@@ -5,7 +5,7 @@ Format".
 """
 
 from collections.abc import Callable, Collection, Iterator
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,6 @@ from pgcdc_cli.replication.copy_out import (
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.kernels import Booleans, Int64s
 
-Read = TypeVar("Read")
 Places = NDArray[np.integer]
 
 GAP = b"d\0\0\0\0"
@@ -39,23 +38,32 @@ _UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
 
 
 def copy_text(
-    pgconn: PGconn, statement: bytes, read: Callable[[memoryview], Read], stopped: Callable[[], bool]
-) -> Iterator[Read]:
-    """Yield `read(chunk)` for chunks of one or more whole rows, each row preceded by a `GAP`.
+    pgconn: PGconn, statement: bytes, width: int, stopped: Callable[[], bool]
+) -> Iterator[tuple[int, tuple[pa.BinaryArray, ...]]]:
+    """Yield some whole rows at a time: their size in bytes, and their `width` columns.
 
-    The next chunk overwrites the last one's memory. Ends early once `stopped`. Raises psycopg.Error, and what
-    `read` raises. After an error or a stop the connection can't be used any more.
+    Ends early once `stopped`. Raises psycopg.Error, and what `copy_columns` raises. After an error or a stop
+    the connection can't be used any more.
+    """
+    for chunk in _chunks(pgconn, statement, stopped):
+        yield len(chunk), copy_columns(chunk, width)
+
+
+def _chunks(pgconn: PGconn, statement: bytes, stopped: Callable[[], bool]) -> Iterator[bytes | memoryview]:
+    """Yield chunks of one or more whole rows, each row preceded by a `GAP`.
+
+    The next chunk overwrites the last one's memory.
     """
     if is_encrypted(pgconn):
         for rows in rows_from_libpq(pgconn, statement, stopped):
-            yield read(memoryview(GAP + GAP.join(rows)))
+            yield GAP + GAP.join(rows)
         return
-    for data, edges in rows_from_socket(pgconn, statement, Lines(), stopped):
+    for data, edges in rows_from_socket(pgconn, statement, TextRows(), stopped):
         lengths_at(data)[edges[:-1]] = 0
-        yield read(data[edges[0] : edges[-1]].data)
+        yield data[edges[0] : edges[-1]].data
 
 
-class Lines:
+class TextRows:
     """The rows of COPY's text format, each a line."""
 
     others: ClassVar[Collection[bytes]] = ()
@@ -89,7 +97,7 @@ class _Values(NamedTuple):
 
 
 def copy_columns(data: bytes | memoryview, width: int) -> tuple[pa.BinaryArray, ...]:
-    """Divide a chunk of `copy_text` into `width` columns. Raises PROTOCOL if rows have another number."""
+    """Divide rows, each preceded by a `GAP`, into columns. Raises PROTOCOL if they aren't `width`."""
     values = _values(np.frombuffer(data, np.uint8), width)
     buffer = kernels.buffer(values.data)
     return tuple(

@@ -16,7 +16,7 @@ from psycopg import sql
 from test_copy_out import BEGIN, END, message, taken
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.replication.copy_binary import Tuples, binary_columns
+from pgcdc_cli.replication.copy_binary import BinaryRows, binary_columns
 from pgcdc_cli.stream.snapshot.snapshot_session import SnapshotSession
 from pgcdc_cli.types.binary.arrow_values import can_read
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
@@ -40,9 +40,9 @@ values = st.none() | confusing | st.binary(max_size=9)
 rows = st.builds(row, values, values)
 
 
-def begun(width: int) -> Tuples:
+def begun(width: int) -> BinaryRows:
     """Tuples whose header was read."""
-    tuples = Tuples(width)
+    tuples = BinaryRows(width)
     tuples.find_rows(np.frombuffer(bytearray(message(HEADER)), np.uint8))
     return tuples
 
@@ -62,7 +62,7 @@ def test_rows_are_found_however_they_come_and_wherever_the_header_is(some, piece
     sent = [*some] if first else [HEADER + some[0], *some[1:]]
     notice = message(b"SNOTICE\0Mone\0\0", b"N")
     wire = BEGIN + notice.join([*first, *map(message, sent)]) + notice + TRAILER + END
-    assert b"".join(taken(wire, pieces, Tuples(2))) == b"".join(map(message, some))
+    assert b"".join(taken(wire, pieces, BinaryRows(2))) == b"".join(map(message, some))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_rows_are_found_however_they_come_and_wherever_the_header_is(some, piece
 )
 def test_what_is_no_row_is_refused_rather_than_left_out(sent, reason):
     with pytest.raises(PgcdcError, match=reason) as raised:
-        taken(BEGIN + sent + TRAILER + END, framing=Tuples(2))
+        taken(BEGIN + sent + TRAILER + END, framing=BinaryRows(2))
     assert raised.value.kind is ErrorKind.PROTOCOL
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import psycopg
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication import copy_text as copy_text_module
 from pgcdc_cli.replication.backend_messages import HEAD
 from pgcdc_cli.replication.copy_out import BYTES, ROWS, Framing, rows_from_socket
-from pgcdc_cli.replication.copy_text import GAP, Lines, copy_text
+from pgcdc_cli.replication.copy_text import GAP, TextRows, copy_text
 
 SIZES = st.sampled_from([0, 1, 4, 5, 6, 7, 8, 88, 95, 250, 2555, 2556, 2557, 2811])
 """Sizes whose message length, 5 bytes more, often contains a tab, a newline or a `d`."""
@@ -34,7 +35,7 @@ def message(content: bytes, tag: bytes = b"d") -> bytes:
 def test_all_whole_rows_before_anything_else_are_found(before, last, cut, tag):
     data = b"".join(map(message, before)) + message(last, tag)[:cut]
     whole = [*before, last] if tag == b"d" and cut >= HEAD + len(last) else before
-    edges = Lines().find_rows(np.frombuffer(data, np.uint8))
+    edges = TextRows().find_rows(np.frombuffer(data, np.uint8))
     assert [data[start:end] for start, end in pairwise(edges)] == list(map(message, whole))
 
 
@@ -57,7 +58,7 @@ def taken(sent: bytes, pieces: int = 1 << 16, framing: Framing | None = None) ->
         sender.start()
         try:
             asking = SimpleNamespace(socket=client.fileno())
-            chunks = rows_from_socket(asking, b"COPY", framing or Lines(), lambda: False)
+            chunks = rows_from_socket(asking, b"COPY", framing or TextRows(), lambda: False)
             return [data[edges[0] : edges[-1]].tobytes() for data, edges in chunks]
         finally:
             sender.join()
@@ -102,7 +103,7 @@ def test_a_stop_ends_the_wait_for_rows():
         server.sendall(BEGIN + message(b"1\n"))
         stop = iter([False, False, False, True])
         asking = SimpleNamespace(socket=client.fileno())
-        [(data, edges)] = rows_from_socket(asking, b"COPY", Lines(), lambda: next(stop, True))
+        [(data, edges)] = rows_from_socket(asking, b"COPY", TextRows(), lambda: next(stop, True))
         assert data[edges[0] : edges[-1]].tobytes() == message(b"1\n")
 
 
@@ -120,9 +121,11 @@ def test_the_connection_is_as_it_was_before(database):
     with psycopg.connect(database.uri, autocommit=True) as connection:
         connection.execute("BEGIN")
         for _ in range(2):
-            chunks = copy_text(connection.pgconn, QUERY, bytes, lambda: False)
-            rows = [b"%d\t%b\n" % (g, b"x" * g) for g in range(1, 3001)]
-            assert b"".join(chunks) == behind_gaps(rows)
+            chunks = list(copy_text(connection.pgconn, QUERY, 2, lambda: False))
+            rows = [(b"%d" % g, b"x" * g) for g in range(1, 3001)]
+            columns = (map(pa.Array.to_pylist, columns) for _, columns in chunks)
+            assert [row for some in columns for row in zip(*some, strict=True)] == rows
+            assert sum(size for size, _ in chunks) == len(behind_gaps([b"%b\t%b\n" % row for row in rows]))
         assert connection.execute("SELECT count(*) FROM pg_class WHERE false").fetchall() == [(0,)]
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
@@ -132,7 +135,7 @@ def test_an_error_in_the_midst_of_rows_is_the_server_s(database):
     query = b"COPY (SELECT 1 / (20000 - g) FROM generate_series(1, 20000) g) TO STDOUT"
     with closing(psycopg.connect(database.uri, autocommit=True)) as connection:
         with pytest.raises(psycopg.Error, match="division by zero") as raised:
-            list(copy_text(connection.pgconn, query, bytes, lambda: False))
+            list(copy_text(connection.pgconn, query, 1, lambda: False))
         assert raised.value.sqlstate == "22012"
 
 
@@ -141,6 +144,7 @@ def test_who_looks_at_no_more_rows_waits_for_none(database):
     """This query would go on sending rows for hours."""
     query = b"COPY (SELECT g, pg_sleep(0.01) FROM generate_series(1, 1000000) g) TO STDOUT"
     with closing(psycopg.connect(database.uri, autocommit=True)) as connection:
-        chunks = copy_text(connection.pgconn, query, bytes, lambda: False)
-        assert next(chunks).startswith(GAP + b"1\t")
+        chunks = copy_text(connection.pgconn, query, 2, lambda: False)
+        _, (numbers, _) = next(chunks)
+        assert numbers[0].as_py() == b"1"
         chunks.close()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
 import psycopg
@@ -11,7 +10,7 @@ from psycopg import errors, sql
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication.copy_out import is_encrypted
-from pgcdc_cli.replication.copy_text import copy_columns, copy_text
+from pgcdc_cli.replication.copy_text import copy_text
 from pgcdc_cli.replication.failures import server_failure
 from pgcdc_cli.replication.session import (
     ask,
@@ -216,7 +215,7 @@ class SnapshotSession:
             if copy_binary:
                 yield from copy_binary(pgconn, statement, types, stopped)
             else:
-                yield from copy_text(pgconn, statement, partial(_read, len(types)), stopped)
+                yield from copy_text(pgconn, statement, len(types), stopped)
             if stopped():
                 # The connection may be in the middle of the COPY.
                 raise KeyboardInterrupt
@@ -247,7 +246,3 @@ def _binary_way(types: Sequence[PgType]) -> Callable[..., Any] | None:
     from pgcdc_cli.types.binary.arrow_values import can_read  # noqa: PLC0415 - as above
 
     return copy_binary if can_read(types) else None
-
-
-def _read(width: int, rows: memoryview) -> tuple[int, Columns]:
-    return len(rows), copy_columns(rows, width)
