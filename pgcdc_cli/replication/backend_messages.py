@@ -16,14 +16,14 @@ LONGEST = 2**31 - 1
 """The largest length of a message."""
 
 
-def message(tag: int, content: bytes = b"") -> bytes:
+def frontend_message(tag: int, content: bytes = b"") -> bytes:
     """Build a message."""
     return bytes([tag]) + (len(content) + 4).to_bytes(4) + content
 
 
 def query(statement: bytes) -> bytes:
     """Build a simple query."""
-    return message(QUERY, statement + b"\0")
+    return frontend_message(QUERY, statement + b"\0")
 
 
 def error_response(content: bytes, encoding: str = "utf-8") -> psycopg.DatabaseError:

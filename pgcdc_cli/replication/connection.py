@@ -403,7 +403,9 @@ class ReplicationConnection:
         unknown = diagnostic.sqlstate == failures.NOT_IN_PREREQUISITE_STATE and name is not None
         if unknown and self._stream is not None:
             message = f'could not stream publication "{name}": it does not exist at this point of the WAL'
-            self._stream.end(PgcdcError(ErrorKind.PUBLICATION, message, hint=failures.PUBLICATION_HINT))
+            self._stream.fail_after_taken(
+                PgcdcError(ErrorKind.PUBLICATION, message, hint=failures.PUBLICATION_HINT)
+            )
         elif message not in self._logged:
             self._logged.add(message)
             log.warning("server: %s", message)

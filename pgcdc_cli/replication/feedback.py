@@ -6,31 +6,17 @@ PostgreSQL manual, "Streaming Replication Protocol".
 import select
 import threading
 import time
-from typing import Protocol
+from typing import Any
 
 import psycopg
 
 from pgcdc_cli.frames import standby_status
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.failures import server_failure
+from pgcdc_cli.replication.frame_source import FrameSource
 
 _UNSENT_WAIT = 0.1
 """Seconds until another attempt to send on a socket that takes nothing."""
-
-
-class Sender(Protocol):
-    """What CopyData messages are sent with, without blocking; libpq's PGconn is one."""
-
-    @property
-    def socket(self) -> int: ...
-
-    def put_copy_data(self, buffer: bytes, /) -> int:
-        """Take a message to be sent; 0 if there is no room for it."""
-        ...
-
-    def flush(self) -> int:
-        """Send what the socket takes; 1 if something is left."""
-        ...
 
 
 class Feedback:
@@ -41,8 +27,8 @@ class Feedback:
     durable. Every update requests a keepalive, so that a silent server is known to be lost.
     """
 
-    def __init__(self, sender: Sender, lock: threading.Lock, start: Lsn, interval: float) -> None:
-        self._sender = sender
+    def __init__(self, frames: FrameSource[Any], lock: threading.Lock, start: Lsn, interval: float) -> None:
+        self._frames = frames
         self._lock = lock
         self._written = self.flush_lsn = start
         self._interval = interval
@@ -51,7 +37,7 @@ class Feedback:
         self._stop = threading.Event()
         self._failure: Exception | None = None
         self._writable = select.poll()
-        self._writable.register(sender.socket, select.POLLOUT)
+        self._writable.register(frames.socket, select.POLLOUT)
         self._thread = threading.Thread(target=self._run, name="pgcdc-feedback", daemon=True)
         self._thread.start()
 
@@ -80,7 +66,7 @@ class Feedback:
             self._put()
         if self._unsent and self._writable.poll(0):
             # Only if writable: otherwise PQflush reads into libpq's buffer, which nobody may be emptying.
-            self._unsent = self._sender.flush() == 1
+            self._unsent = not self._frames.flush()
 
     def finish(self) -> None:
         """End the thread and put the last update. The caller doesn't hold the lock."""
@@ -95,7 +81,7 @@ class Feedback:
     def _put(self) -> None:
         update = standby_status(self._written, self.flush_lsn, time.time_ns() // 1000, reply=True)
         self._unsent = True
-        if not self._sender.put_copy_data(update):
+        if not self._frames.put_copy_data(update):
             self._due = 0.0
 
     def _run(self) -> None:

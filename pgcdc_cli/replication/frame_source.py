@@ -23,7 +23,7 @@ class FrameSource(ABC, Generic[Part]):
     """The frames of one connection, taken in parts: frames, or runs of them.
 
     Only one thread at a time may use it, `wait` excepted. Raises psycopg.Error, UndecodableError, or the
-    error that was given to `end`.
+    error that was given to `fail_after_taken`.
     """
 
     def __init__(self, wire: int) -> None:
@@ -53,14 +53,14 @@ class FrameSource(ABC, Generic[Part]):
         try:
             self._take(limit)
         except (psycopg.Error, PgcdcError) as error:
-            self.end(error)
+            self.fail_after_taken(error)
         if self._ended is None:
             return Received(self._frames(self._taken), self._keepalive, self._copied)
         if not self._left:
             raise self._ended
         return Received(self._frames(self._taken[: self._left]), None)
 
-    def end(self, error: psycopg.Error | PgcdcError) -> None:
+    def fail_after_taken(self, error: psycopg.Error | PgcdcError) -> None:
         """Stop here: return the frames taken so far, then raise `error`."""
         if self._ended is None:
             self._ended, self._left = error, len(self._taken)
@@ -81,12 +81,12 @@ class FrameSource(ABC, Generic[Part]):
     def _put_copy_done(self) -> None: ...
 
     @abstractmethod
-    def put_copy_data(self, buffer: bytes, /) -> int:
-        """Take a message to be sent; 0 if there is no room for it."""
+    def put_copy_data(self, message: bytes) -> bool:
+        """Take a message to be sent; false if there is no room for it."""
 
     @abstractmethod
-    def flush(self) -> int:
-        """Send what the socket takes; 1 if something is left."""
+    def flush(self) -> bool:
+        """Send what the socket takes; false if something is left."""
 
     @abstractmethod
     def await_command_end(self, deadline: float) -> None:

@@ -24,13 +24,11 @@ class LibpqFrames(FrameSource[bytes]):
         self._pgconn = pgconn
         self._lost: psycopg.OperationalError | None = None
 
-    def put_copy_data(self, buffer: bytes, /) -> int:
-        """Take a message to be sent, as PQputCopyData does: 0 if there is no room for it."""
-        return self._pgconn.put_copy_data(buffer)
+    def put_copy_data(self, message: bytes) -> bool:
+        return self._pgconn.put_copy_data(message) == 1
 
-    def flush(self) -> int:
-        """Send what the socket takes, as PQflush does: 1 if something is left."""
-        return self._pgconn.flush()
+    def flush(self) -> bool:
+        return self._pgconn.flush() == 0
 
     def _frames(self, parts: Sequence[bytes]) -> Frames:
         return Frames.of(parts)
@@ -49,7 +47,7 @@ class LibpqFrames(FrameSource[bytes]):
             elif size > 0:
                 self._keepalive = read_keepalive(bytes(data)).after(self._keepalive)
             elif size < 0:
-                self._end()
+                self._read_result()
                 self._copied = True
                 return
             elif self._lost is not None:
@@ -67,7 +65,7 @@ class LibpqFrames(FrameSource[bytes]):
         except psycopg.OperationalError as error:
             self._lost = error
 
-    def _end(self) -> None:
+    def _read_result(self) -> None:
         """Return if CopyDone ended the copy; raise if an error did, or the server's shutdown."""
         if self._pgconn.is_busy():
             return

@@ -29,7 +29,7 @@ from pgcdc_cli.replication.backend_messages import (
     NOTICE,
     READY,
     error_response,
-    message,
+    frontend_message,
     query,
     response_fields,
 )
@@ -89,23 +89,23 @@ class SocketFrames(FrameSource[Run]):
         if refusal is not None:
             raise refusal
 
-    def put_copy_data(self, buffer: bytes, /) -> int:
-        self._unsent += message(COPY_DATA, buffer)
-        return 1
+    def put_copy_data(self, message: bytes) -> bool:
+        self._unsent += frontend_message(COPY_DATA, message)
+        return True
 
     def _put_copy_done(self) -> None:
-        self._unsent += message(COPY_DONE)
+        self._unsent += frontend_message(COPY_DONE)
 
-    def flush(self) -> int:
-        """Send what the socket takes; 1 if something is left. Reading tells why a connection was lost."""
+    def flush(self) -> bool:
+        """Send what the socket takes; false if something is left. Reading tells why a connection was lost."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[self._wire.send(self._unsent) :]
         except BlockingIOError:
-            return 1
+            return False
         except OSError:
             self._unsent = b""
-        return 0
+        return True
 
     def _frames(self, parts: Sequence[Run]) -> Frames:
         return Frames(parts)

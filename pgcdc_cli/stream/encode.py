@@ -103,7 +103,7 @@ class FrameEncoder(Protocol):
     @property
     def ended(self) -> bool: ...
 
-    def patience(self, frames: Frames, came: int) -> float | None:
+    def linger(self, frames: Frames, came: int) -> float | None:
         """Return the seconds to wait for more after these, of which `came` came last; None: don't wait."""
         ...
 
@@ -140,7 +140,7 @@ class ChangeEncoder:
     def ended(self) -> bool:
         return self._decoder.ended
 
-    def patience(self, frames: Frames, came: int) -> float | None:  # noqa: ARG002 - the contract's
+    def linger(self, frames: Frames, came: int) -> float | None:  # noqa: ARG002 - the contract's
         """Wait after a message that begins a transaction or a streamed block, or is inside of one."""
         return _GATHER if frames.tag(-1) in _GOES_ON else None
 
@@ -207,7 +207,7 @@ class RawEncoder:
         self._until = until
         self.ended = False
 
-    def patience(self, frames: Frames, came: int) -> float | None:  # noqa: ARG002 - the contract's
+    def linger(self, frames: Frames, came: int) -> float | None:  # noqa: ARG002 - the contract's
         """Look for more, without waiting, after many frames: a plugin's transactions can't be recognized."""
         return 0.0 if came >= _MANY_FRAMES else None
 

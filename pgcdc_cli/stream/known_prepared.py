@@ -14,7 +14,10 @@ log = logging.getLogger("pgcdc")
 
 
 class KnownPrepared:
-    """Forgets those that are over, or that will come again whole. Methods raise PgcdcError."""
+    """Drops prepared transactions that have ended, or that the server will send again whole.
+
+    Methods raise PgcdcError.
+    """
 
     def __init__(self, slot: str, sink: Sink, catalog: Catalog) -> None:
         self._slot = slot

@@ -21,7 +21,7 @@ SOON = 0.1
 """Seconds in which only a server that is behind fills the smallest batch: changes as they are made don't."""
 
 _HARDLY_MORE = 0.6
-"""A rate compared with the last; after a nap of twice the time, half of it means that no more has come."""
+"""If the rate falls below this part of the last one, a longer nap brought hardly more."""
 
 TICK = 0.25
 """Seconds after which an idle loop checks signals and intervals."""
@@ -76,7 +76,7 @@ class BatchReceiver:
         self._end = end
         self._must_end = must_end
         self._pace = pace
-        self._taken = 0.0
+        self._last_batch_at = 0.0
         self._naps = Naps()
         self._failure: PgcdcError | None = None
 
@@ -90,16 +90,16 @@ class BatchReceiver:
         received = self._stream.receive(self._encoder.batch, TICK)
         if received.frames:
             received = self._completed(self._paced(received))
-            self._taken = time.monotonic()
+            self._last_batch_at = time.monotonic()
         return received
 
     def _paced(self, received: Received) -> Received:
         """Let a few changes soon after the last batch wait for more: each batch has a fixed cost."""
-        wait = self._taken + self._pace - time.monotonic()
+        wait = self._last_batch_at + self._pace - time.monotonic()
         if (
             wait <= 0
             or not fits_small_batch(received.frames)
-            or self._encoder.patience(received.frames, len(received.frames)) is not None
+            or self._encoder.linger(received.frames, len(received.frames)) is not None
         ):
             return received
         if self._ends_with(received):
@@ -119,9 +119,9 @@ class BatchReceiver:
             wait = self._wait(received.frames, came, rest)
             if wait is None or rest <= 0 or time.monotonic() >= until:
                 break
-            nap, patience = wait
+            nap, linger = wait
             self._stream.nap(nap)
-            more = self._more(received, patience)
+            more = self._more(received, linger)
             if more is None:
                 self._naps.after(nap, 0.0)
                 break
@@ -135,9 +135,9 @@ class BatchReceiver:
 
         `came` frames came last, and `rest` messages are still to come in the batch.
         """
-        patience = self._encoder.patience(frames, came)
-        if patience is not None:
-            return self._naps.next(rest), patience
+        linger = self._encoder.linger(frames, came)
+        if linger is not None:
+            return self._naps.next(rest), linger
         return (NAP, 0.0) if self._naps.server_is_behind else None
 
     def _more(self, received: Received, timeout: float) -> Received | None:

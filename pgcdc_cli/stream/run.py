@@ -73,7 +73,6 @@ class StreamRun:
         self._sink = sink
         self._format = format_
         self._signals = signals
-        self._report = report
         self._catalog = Catalog(settings.conninfo, signals.interruptible)
         self._end = RunEnd(settings.limits)
         self._writer = SliceWriter(sink, signals, report)

@@ -195,7 +195,7 @@ def test_a_lost_connection_found_by_the_feedback_thread_is_worth_another_try(con
 
 
 class RecordingWire:
-    """The part of a PGconn that Feedback uses; some sends are refused, some are not flushed at once.
+    """The part of a FrameSource that Feedback uses; some sends are refused, some are not flushed at once.
 
     `most` is the largest number of updates that waited at the same time.
     """
@@ -209,18 +209,18 @@ class RecordingWire:
     def put_copy_data(self, update):
         mood = next(self.moods, "take")
         if mood == "refuse":
-            return 0
+            return False
         self.sent.append((int.from_bytes(update[1:9], "big"), int.from_bytes(update[9:17], "big")))
         self.waiting += 1
         self.most = max(self.most, self.waiting)
-        return 1
+        return True
 
     def flush(self):
         self.flushes += 1
         if next(self.moods, "take") == "hold":
-            return 1
+            return False
         self.waiting = 0
-        return 0
+        return True
 
 
 @settings(deadline=None, max_examples=60)

@@ -57,7 +57,7 @@ class Encoder:
             Edge(Lsn(4), commit_lsn=Lsn(3), transactions=1),
         ]
 
-    def patience(self, frames: Frames, came: int) -> None:
+    def linger(self, frames: Frames, came: int) -> None:
         del frames, came
 
     def encode(self, frames):

@@ -45,9 +45,11 @@ FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapsho
 """
 
 # The search path gets the schemas of base types that an extension made, for their operators; `_AS_STREAMED`
-# empties it again. The types are asked for, since an untyped value would be read
-# as the operator's argument: any record for a row type, a number for regclass. An index may tell rows apart
-# that are equal in the column's own collation, or by its type's own operators (strategy 3 is equality).
+# empties it again. The types are asked for, since an untyped value would be read as the operator's argument:
+# any record for a row type, a number for regclass.
+#
+# An index may tell rows apart that are equal in the column's own collation, or by its type's own operators
+# (strategy 3 is equality).
 _KEY = """
 WITH RECURSIVE types AS (
     SELECT k.n, a.atttypid AS oid FROM unnest(%(key)s::text[]) WITH ORDINALITY AS k (name, n)
