@@ -166,12 +166,6 @@ class TableRange:
         return self.oid == NOBODY
 
     @property
-    def merged(self) -> int:
-        """The segment up to which these changes are merged; 0 if none are."""
-        row = self.row if self.is_changelog else self.base
-        return 0 if row is None else row.segment
-
-    @property
     def followed(self) -> int | None:
         """The segment up to which its changes were looked at; None if there may have been none."""
         if not self.is_changelog and self.base is not None and self.base.current:
@@ -287,6 +281,21 @@ class PlannedRange(TableRange):
         return replace(self.goal, version=replace(self.goal.version, key=tuple(map(names.index, key))))
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """Files of an OID, or those under a name for its changelog, that come after segment `merged`.
+
+    The other fields are those of the range that they become.
+    """
+
+    files: Sequence[ChangeFile]
+    merged: int
+    oid: int = NOBODY
+    base: KeptRows | None = None
+    forgotten: bool = False
+    left_out: frozenset[int] = frozenset()
+
+
 def table_ranges(
     segments: Sequence[FinishedSegment],
     versions: Mapping[str, TableVersion],
@@ -300,14 +309,30 @@ def table_ranges(
     met, locations = sightings(segments, versions), _TableLocations(control, lake)
     keys = _keys(met.names, control, lake)
     gathered = []
-    for name, ranges in sorted(_by_name(met, versions, control, lake, keys).items()):
-        table = keys[name]
-        row = control.of(table)
+    for name, waiting in sorted(_by_name(met, versions, control, lake, keys).items()):
+        row = control.of(keys[name])
         location = locations.of(*name, row)
-        found = [replace(one, table=table, path=location, row=row) for one in ranges]
-        if control.mode == MERGE:
-            found = _in_turn(found, name, met)
-        gathered += [_completed(one, found[:-1], segments) for one in found[-1:]]
+        held, seen = (holder(row, name, met), met.names[name]) if control.mode == MERGE else (None, [])
+        found = [
+            TableRange(
+                keys[name],
+                location,
+                row,
+                one.files,
+                _used_by(one.files, versions),
+                [file for segment in segments for file in segment.losses if file.segment > one.merged],
+                one.oid,
+                one.base,
+                held,
+                seen,
+                anew=number > 0,
+                forgotten=one.forgotten,
+                left_out=one.left_out,
+            )
+            for number, one in enumerate(_in_turn(waiting, row, held, met))
+        ]
+        gone = tuple(_that_is_gone(one, segments[0]) for one in found[:-1])
+        gathered += [replace(last, gone=gone) for last in found[-1:]]
     return gathered
 
 
@@ -351,9 +376,9 @@ def _by_name(
     control: ModeProgress,
     lake: Lake,
     keys: Mapping[Name, str],
-) -> dict[Name, list[TableRange]]:
+) -> dict[Name, list[_Waiting]]:
     """Group what is to be merged by name; all waiting files of an OID are under its last name."""
-    found: dict[Name, list[TableRange]] = {}
+    found: dict[Name, list[_Waiting]] = {}
     if control.mode == MERGE:
         kept = kept_rows(control, met)
         for oid, files in met.files.items():
@@ -363,11 +388,12 @@ def _by_name(
                 one = _of_oid(oid, files, versions, base, lake)
                 found.setdefault((newest.schema, newest.name), []).append(one)
         return found
-    for name, logged in met.files_of_names(versions).items():
+    for name, files in met.files_of_names(versions).items():
         row = control.of(keys[name])
-        waiting = [file for file in logged if row is None or file.segment > row.segment]
+        merged = 0 if row is None else row.segment
+        waiting = [file for file in files if file.segment > merged]
         if waiting:
-            found[name] = [TableRange("", "", None, waiting, versions)]
+            found[name] = [_Waiting(waiting, merged)]
     return found
 
 
@@ -377,44 +403,37 @@ def _of_oid(
     versions: Mapping[str, TableVersion],
     base: KeptRows | None,
     lake: Lake,
-) -> TableRange:
-    """Make the range of an OID: what is not in its earlier rows, or all if these can't be found any more."""
+) -> _Waiting:
+    """Find what is not in an OID's earlier rows, or take all if these can't be found any more."""
     if base is None or base.version is None:
-        return TableRange("", "", None, files, versions, oid=oid, forgotten=base is not None)
+        return _Waiting(files, 0, oid, forgotten=base is not None)
     merged = [file for file in files if file.segment <= base.segment]
     waiting = [file for file in files if file.segment > base.segment]
     left_out = versions[merged[-1].schema].left_out if merged else frozenset()
     base = replace(base, path=lake.known_location(base.path))
-    return TableRange("", "", None, waiting, versions, oid=oid, base=base, left_out=left_out)
+    return _Waiting(waiting, base.segment, oid, base, left_out=left_out)
 
 
-def _in_turn(ranges: Sequence[TableRange], name: Name, met: Sightings) -> list[TableRange]:
-    """Order the ranges of OIDs that had a name one after the other; leave out those gone before."""
-    row = ranges[0].row
-    held = holder(row, name, met)
+def _in_turn(
+    waiting: Sequence[_Waiting], row: ControlRow | None, held: int | None, met: Sightings
+) -> list[_Waiting]:
+    """Order the OIDs that had a name one after the other; leave out those gone before."""
     merged = 0 if row is None or held is None else row.segment
-    left = [one for one in ranges if one.oid == held or one.files[-1].segment > merged]
-    ordered = sorted(left, key=lambda one: met.last(one.files))
-    seen = tuple(met.names[name])
-    return [replace(one, held=held, met=seen, anew=number > 0) for number, one in enumerate(ordered)]
+    left = [one for one in waiting if one.oid == held or one.files[-1].segment > merged]
+    return sorted(left, key=lambda one: met.last(one.files))
 
 
-def _completed(
-    one: TableRange, gone: Sequence[TableRange], segments: Sequence[FinishedSegment]
-) -> TableRange:
-    """Add what a range needs in addition to its files."""
-    used = {file.schema: one.versions[file.schema] for file in one.files}
-    if not any(file.unchanged for file in one.files):
-        used = {path: with_all_columns(version, may_be_unsent=False) for path, version in used.items()}
-    losses = [file for segment in segments for file in segment.losses if file.segment > one.merged]
-    before = tuple(
-        replace(
-            _completed(other, (), segments),
-            forgotten=other.forgotten or other.first_missing(segments[0]) is not None,
-        )
-        for other in gone
-    )
-    return replace(one, versions=used, losses=losses, gone=before)
+def _used_by(files: Iterable[ChangeFile], versions: Mapping[str, TableVersion]) -> dict[str, TableVersion]:
+    """Select the versions of files; if these have all values, none may be missing."""
+    used = {file.schema: versions[file.schema] for file in files}
+    if any(file.unchanged for file in files):
+        return used
+    return {path: with_all_columns(version, may_be_unsent=False) for path, version in used.items()}
+
+
+def _that_is_gone(work: TableRange, first: FinishedSegment) -> TableRange:
+    """Count a range that lacks segments as forgotten: it stops nothing, since its name is another table's."""
+    return replace(work, forgotten=work.forgotten or work.first_missing(first) is not None)
 
 
 class _TableLocations:
