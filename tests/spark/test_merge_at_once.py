@@ -42,10 +42,10 @@ def test_recorded_versions_never_show_half_a_run(
     directory.segment([(ONE, SECOND), (TWO, SECOND)])
     merge_table = job.merge_table
 
-    def dying(session: Any, path: str, work: Any, *rest: Any) -> Any:
-        if work.table == "public.two":
+    def dying(session: Any, path: str, plan: Any, *rest: Any) -> Any:
+        if plan.work.table == "public.two":
             raise KeyboardInterrupt
-        return merge_table(session, path, work, *rest)
+        return merge_table(session, path, plan, *rest)
 
     def died(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -71,10 +71,10 @@ def test_a_run_that_died_between_tables_is_finished_first(
     directory.segment([(ONE, FIRST), (TWO, FIRST)])
     merge_table = job.merge_table
 
-    def dying(session: Any, path: str, work: Any, *rest: Any) -> Any:
-        if work.table == "public.two":
+    def dying(session: Any, path: str, plan: Any, *rest: Any) -> Any:
+        if plan.work.table == "public.two":
             raise KeyboardInterrupt
-        return merge_table(session, path, work, *rest)
+        return merge_table(session, path, plan, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(job, "merge_table", dying)

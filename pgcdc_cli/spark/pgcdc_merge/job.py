@@ -94,7 +94,7 @@ class OpenedTable:
     `base` are the rows to start from, if these aren't the lake table's.
     """
 
-    work: PlannedRange
+    plan: PlannedRange
     waiting: PlannedRange
     target: LakeTable
     base: DataFrame | None
@@ -241,7 +241,7 @@ class _MergeRun:
             except MergeError as error:
                 self._summary.problems[task.key] = error
             else:
-                self._summary.plan(task.key, task.work.path, mark.segment, opened.waiting)
+                self._summary.plan(task.key, task.work.path, mark.segment, opened.waiting.work)
 
     def _row_of_problem(self, task: Task, first: FinishedSegment, stream_id: str) -> ControlRow:
         """Make the control row of a table that stays as it was, with its problem."""
@@ -283,19 +283,20 @@ class _MergeRun:
             keyless=task.keyless,
             oid=task.work.version.oid,
             former=remembered(
-                [*former_rows(task.work.row, opened.work.held), *task.work.keyless_oids, *gone], task.work.oid
+                [*former_rows(task.work.row, opened.plan.work.held), *task.work.keyless_oids, *gone],
+                task.work.oid,
             ),
             keyed_by=task.work.keyed_by,
-            columns=opened.work.columns,
+            columns=opened.plan.columns,
         )
         # Without waiting files: an earlier run merged them, but did not write the control table.
-        if opened.waiting.files:
+        if opened.waiting.work.files:
             result = self._written(session, opened, mark)
             row = replace(row, **asdict(result.commit), unfit=result.unfit)
             self._summary.missing[task.key] = result.missing
         warned = task.work.row is not None and task.work.row.warning is not None
         all_written = warned and self._has_written_all(session, opened, row)
-        warning = self._summary.lasting_warning(opened.work, all_written=all_written)
+        warning = self._summary.lasting_warning(opened.plan, all_written=all_written)
         if warning is None:
             row = replace(row, columns=tuple(replace(one, converted=False) for one in row.columns))
         version = task.work.version
@@ -309,11 +310,11 @@ class _MergeRun:
 
         An earlier run may have written them, and ended before it recorded their number.
         """
-        recorded = bool(opened.waiting.files)
-        changes = opened.waiting if recorded else opened.work
+        recorded = bool(opened.waiting.work.files)
+        changes = opened.waiting if recorded else opened.plan
         if opened.base is not None or len(changes.spans) > 1:
             return False
-        rows = self._lake.open(session, changes.path).read()
+        rows = self._lake.open(session, changes.work.path).read()
         if recorded:
             return row.inserted + row.updated >= rows.count()
         return row.mode == MERGE and changes_every_row(session, self._input, changes, self._extras, rows)
@@ -356,16 +357,16 @@ class _MergeRun:
         before = self._rows_before(session, work, target)
         plan = planned(work, target, before, known_columns(work, done))
         plain = mark.mode == MERGE and not extras.columns
-        check_names(plan.table, plan.goal.version, self._lake, plain=plain)
+        check_names(work.table, plan.goal.version, self._lake, plain=plain)
         before = None if before is None else _called(before, plan.called)
         self._summary.warn_of_rows(plan)
         if mark.gone is None:
-            self._lasting[plan.table, mark.mode] = self._summary.lasting_warning(plan, all_written=False)
+            self._lasting[work.table, mark.mode] = self._summary.lasting_warning(plan, all_written=False)
         if mark.mode == MERGE:
-            check_extras(plan.table, before, extras)
-        check_own(plan, target, mark)
-        waiting = plan.beyond(done, mark.segment)
-        if mark.mode == MERGE and waiting.files and before is not None:
+            check_extras(work.table, before, extras)
+        check_own(work, target, mark)
+        waiting = replace(plan, work=plan.work.beyond(done, mark.segment))
+        if mark.mode == MERGE and waiting.work.files and before is not None:
             check_key(waiting, before, soft_delete=extras.soft_delete)
         return OpenedTable(plan, waiting, target, before if plan.rewrites else None)
 

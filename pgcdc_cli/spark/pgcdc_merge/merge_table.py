@@ -105,35 +105,35 @@ class _FoldedRange:
 
 
 def merge_table(
-    session: SparkSession, directory: str, work: PlannedRange, target: MergeTarget
+    session: SparkSession, directory: str, plan: PlannedRange, target: MergeTarget
 ) -> MergedRange:
     """Merge a table's files in one commit; if it raises MergeError, the table is as before."""
-    for version in {version.display: version for version in work.versions.values()}.values():
-        check_losses(session, directory, work.losses, version)
-    spans = work.spans
-    before = _rows_before(work, target)
-    if len(spans) > 1 or (work.rewrites and before is not None):
+    for version in {version.display: version for version in plan.work.versions.values()}.values():
+        check_losses(session, directory, plan.work.losses, version)
+    spans = plan.spans
+    before = _rows_before(plan, target)
+    if len(spans) > 1 or (plan.rewrites and before is not None):
         return _write_anew(session, directory, spans, target, before)
     with ExitStack() as frames:
-        folded = _fold_range(session, directory, work, target.extras, before, frames)
+        folded = _fold_range(session, directory, plan, target.extras, before, frames)
         return MergedRange(_commit(folded, target), folded.unfit, folded.missing)
 
 
 def changes_every_row(
-    session: SparkSession, directory: str, work: PlannedRange, extras: Extras, rows: DataFrame
+    session: SparkSession, directory: str, plan: PlannedRange, extras: Extras, rows: DataFrame
 ) -> bool:
     """Whether a range has a change of each of a table's rows."""
-    version = extras.version(work.goal.version)
-    versions = {path: extras.version(one) for path, one in work.versions.items()}
-    changes = extras.prepared(read_rows(session, directory, work.files, versions, version), version)
+    version = extras.version(plan.goal.version)
+    versions = {path: extras.version(one) for path, one in plan.work.versions.items()}
+    changes = extras.prepared(read_rows(session, directory, plan.work.files, versions, version), version)
     keys = typed_for_table(session, fold(changes, version), version)
     return rows.alias("t").join(keys.alias("s"), F.expr(_same_key(version)), "left_anti").isEmpty()
 
 
-def _rows_before(work: PlannedRange, target: MergeTarget) -> DataFrame | None:
+def _rows_before(plan: PlannedRange, target: MergeTarget) -> DataFrame | None:
     """Return the rows that a range starts from, with the columns of its goal."""
-    goal = work.goal
-    if work.rewrites:
+    goal = plan.goal
+    if plan.rewrites:
         return None if target.base is None else _brought_to(target.base, goal, target.extras)
     if not target.table.exists:
         return None
@@ -203,7 +203,7 @@ def _write_anew(
     state: DataFrame | None,
 ) -> MergedRange:
     """Merge a range into rows, span by span if its key changes, and rewrite the table in one commit."""
-    version = spans[-1].version
+    version = spans[-1].work.version
     if target.extras.soft_delete and len(spans) > 1:
         raise changed_key_of_deleted(version)
     unfit = missing = 0
@@ -225,7 +225,7 @@ def _write_anew(
 def _fold_range(
     session: SparkSession,
     directory: str,
-    work: PlannedRange,
+    plan: PlannedRange,
     extras: Extras,
     before: DataFrame | None,
     frames: ExitStack,
@@ -234,12 +234,12 @@ def _fold_range(
 
     What the result needs until it is committed is released with `frames`.
     """
-    version = extras.version(work.goal.version)
-    versions = {path: extras.version(one) for path, one in work.versions.items()}
-    rows = read_rows(session, directory, work.files, versions, version)
+    version = extras.version(plan.goal.version)
+    versions = {path: extras.version(one) for path, one in plan.work.versions.items()}
+    rows = read_rows(session, directory, plan.work.files, versions, version)
     if len(version.maybe_unsent) > _FEW_COLUMNS and not extras.soft_delete:
         version = with_unsent_columns(rows, version)
-        rows = read_rows(session, directory, work.files, versions, version)
+        rows = read_rows(session, directory, plan.work.files, versions, version)
     rows = extras.prepared(rows, version)
     truncate = last_truncate(rows) if extras.soft_delete else None
     exists = before is not None
@@ -441,16 +441,16 @@ OLD = "_pgcdc_old"
 
 
 def append_changes(
-    session: SparkSession, directory: str, work: PlannedRange, target: LakeTable, mark: CommitMark
+    session: SparkSession, directory: str, plan: PlannedRange, target: LakeTable, mark: CommitMark
 ) -> MergedRange:
     """Append a table's changes in one commit."""
     versions = {
-        path: with_all_columns(version, may_be_unsent=True) for path, version in work.versions.items()
+        path: with_all_columns(version, may_be_unsent=True) for path, version in plan.work.versions.items()
     }
-    check_losses(session, directory, work.losses, work.version)
-    _alter_changelog(target, work.goal)
-    goal = with_all_columns(work.goal.version, may_be_unsent=True)
-    rows = read_rows(session, directory, work.files, versions, goal)
+    check_losses(session, directory, plan.work.losses, plan.work.version)
+    _alter_changelog(target, plan.goal)
+    goal = with_all_columns(plan.goal.version, may_be_unsent=True)
+    rows = read_rows(session, directory, plan.work.files, versions, goal)
     commit = target.append(_changes(typed_for_changelog(session, rows, goal), goal, mark.segment), mark)
     return MergedRange(commit)
 

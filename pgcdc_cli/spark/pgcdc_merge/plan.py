@@ -141,17 +141,17 @@ def _logged_without_key(work: TableRange, row: ControlRow) -> bool:
     return same and (row.keyless or (row.mode == CHANGELOG and row.keyed_by == ()))
 
 
-def check_key(work: PlannedRange, before: DataFrame, *, soft_delete: bool) -> None:
+def check_key(plan: PlannedRange, before: DataFrame, *, soft_delete: bool) -> None:
     """Raise MergeError if earlier rows can't be matched by the key that the changes begin with."""
-    version = work.spans[0].goal.version
+    work, version = plan.work, plan.spans[0].goal.version
     known = None if work.anew or work.row is None else work.row.keyed_by
-    known = known and tuple(str(work.called.get(name, name)) for name in known)
+    known = known and tuple(str(plan.called.get(name, name)) for name in known)
     key = tuple(column.name for column in version.key_columns)
     if key == known:
         return
     if soft_delete and known is not None:
         raise changed_key_of_deleted(work.version)
-    missing = [name for name in key if name not in before.columns and name not in work.goal.missing]
+    missing = [name for name in key if name not in before.columns and name not in plan.goal.missing]
     if missing and not before.isEmpty():
         raise _not_found_by(version, missing[0])
     check_found_by(version, before)
@@ -270,7 +270,7 @@ def planned(
     if work.is_changelog:
         # It has what was sent, and no more.
         goal = find_goal(work.history, have, _stored(work, target), rescales=target.rescales)
-        return work.with_goal(goal, {}, ())
+        return PlannedRange(work, goal, {}, ())
     return _identified(work, target, have, known)
 
 
@@ -291,8 +291,9 @@ def _identified(
     converted, unfound = find_converted(history, found.types, found.converted)
     _check_key_values(work.version, unfound)
     columns = found.known_after(goal.version.columns, converted)
-    plan = work.with_goal(_with_doubts(work, goal, have), found.called, columns)
-    return replace(plan, versions={version.path: replace(version, later=one.later) for version, one in later})
+    goal = _with_doubts(work, goal, have)
+    work = replace(work, versions={version.path: replace(version, later=one.later) for version, one in later})
+    return PlannedRange(work, goal, found.called, columns)
 
 
 def _without_lost_values(work: TableRange, found: Identified) -> list[TableVersion]:

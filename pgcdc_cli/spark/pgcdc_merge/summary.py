@@ -11,7 +11,7 @@ from typing import Any
 from .control import ALL, ControlRow, TableMode
 from .merge_errors import MergeError
 from .options import FORMAT_VERSION, MergeOptions
-from .table_range import PlannedRange
+from .table_range import PlannedRange, TableRange
 
 TableListener = Callable[[Mapping[str, Any]], None]
 """Called with each table's result."""
@@ -61,7 +61,7 @@ class Summary:
     def warn(self, warning: str) -> None:
         self._warnings[warning] = warning
 
-    def plan(self, key: TableMode, path: str, segment: int, work: PlannedRange) -> None:
+    def plan(self, key: TableMode, path: str, segment: int, work: TableRange) -> None:
         """Record what a dry run would merge."""
         numbers = [file.segment for file in work.files]
         self._planned[key] = {
@@ -73,18 +73,19 @@ class Summary:
             "bytes": sum(file.bytes for file in work.files),
         }
 
-    def warn_of_rows(self, work: PlannedRange) -> None:
+    def warn_of_rows(self, plan: PlannedRange) -> None:
         """Warn about values and rows that the table may lack."""
-        for warning in _of_rows(work):
+        for warning in _lacks(plan):
             self.warn(warning)
 
-    def lasting_warning(self, work: PlannedRange, *, all_written: bool) -> str | None:
+    def lasting_warning(self, plan: PlannedRange, *, all_written: bool) -> str | None:
         """Say what the table may lack, now or, unless all rows were written, since an earlier run.
 
         None if it lacks nothing.
         """
-        before = None if work.anew or all_written or work.row is None else work.row.warning
-        new = [warning for warning in _of_rows(work) if before is None or warning not in before]
+        row = plan.work.row
+        before = None if plan.work.anew or all_written or row is None else row.warning
+        new = [warning for warning in _lacks(plan) if before is None or warning not in before]
         return "; ".join([*([before] if before else []), *new]) or None
 
     def content(self, rows: Mapping[TableMode, ControlRow]) -> dict[str, Any]:
@@ -129,22 +130,23 @@ class Summary:
         return content | ({"plan": planned} if self.options.dry_run else {})
 
 
-def _of_rows(work: PlannedRange) -> list[str]:
+def _lacks(plan: PlannedRange) -> list[str]:
     """List what the table may lack: values of columns, and rows from before it was published."""
+    work, goal = plan.work, plan.goal
     new = [
         f'"{work.table}" has the new column "{name}": it is NULL in rows that have not changed since, even'
         " if the source has a value (a default that it computed, that of a renamed column, or one from before"
         f" the column was published); to have them sent: {_touch(work, name)}"
-        for name in work.goal.unknown
+        for name in goal.unknown
     ]
     new += [
         f'"{work.table}" has another type in column "{name}": rows that have not changed since have their'
         " old values, which aren't the source's if it converted them (with USING, or of another length); to"
         f" have them sent: {_touch(work, name)}"
-        for name in work.goal.retyped
+        for name in goal.retyped
     ]
-    if work.goal.doubtful:
-        names = ", ".join(f'"{name}"' for name in work.goal.doubtful)
+    if goal.doubtful:
+        names = ", ".join(f'"{name}"' for name in goal.doubtful)
         new.append(
             f'"{work.table}" has columns in another order: {names} have changed names, or were dropped and'
             " added again, and which was which can no longer be known: rows that have not changed since may"
@@ -159,7 +161,7 @@ def _of_rows(work: PlannedRange) -> list[str]:
     return new
 
 
-def _touch(work: PlannedRange, column: str) -> str:
+def _touch(work: TableRange, column: str) -> str:
     """Make the statement that has all rows sent again."""
     schema, table, same = map(_identifier, (work.version.schema, work.version.name, column))
     return f"UPDATE {schema}.{table} SET {same} = {same}"  # noqa: S608 - it is shown, not run
@@ -169,7 +171,7 @@ def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _pattern(work: PlannedRange) -> str:
+def _pattern(work: TableRange) -> str:
     """Write a table's name as a pattern for the shell, with quotes if PostgreSQL would change it without."""
     parts = (work.version.schema, work.version.name)
     return shlex.quote(".".join(part if _PLAIN.fullmatch(part) else _identifier(part) for part in parts))

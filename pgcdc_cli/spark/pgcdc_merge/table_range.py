@@ -6,9 +6,8 @@ an OID from one name to another (a rename): its rows are then in the lake under 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
-from typing import Self
 
 from .control import NOBODY, ControlRow, Former, KnownColumn, ModeProgress
 from .folder_names import folded, name_mark
@@ -188,18 +187,11 @@ class TableRange:
         elsewhere = self.base is not None and self.base.path != self.path
         return replace(self, held=held, anew=self.anew or elsewhere or held not in (None, self.oid))
 
-    def with_goal(
-        self, goal: Goal, called: Mapping[str, str | None], columns: tuple[KnownColumn, ...]
-    ) -> "PlannedRange":
-        """Add what its rows become."""
-        known = {one.name: getattr(self, one.name) for one in fields(self)}
-        return PlannedRange(**known, goal=goal, called=called, columns=columns)
-
     def has_name_at(self, segment: int) -> bool:
         """Whether this OID had its name at the end of a segment."""
         return [oid for number, oid in self.met if number <= segment][-1:] == [self.oid]
 
-    def beyond(self, done: int, last: int) -> Self:
+    def beyond(self, done: int, last: int) -> "TableRange":
         """Leave out files up to `done`, which the lake table has; the range ends at `last`."""
         if self.anew and done < last:
             return self
@@ -249,14 +241,15 @@ class TableRange:
         return self.versions[self.files[-1].schema]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRange(TableRange):
-    """A range, and what its rows become: all are converted to the `goal`.
+@dataclass(frozen=True)
+class PlannedRange:
+    """What the rows of a range, `work`, become: all are converted to the `goal`.
 
     `called` are current names of earlier rows' columns, if they differ (None: the column is gone), and
     `columns` what is known of the lake table's columns after the range.
     """
 
+    work: TableRange
     goal: Goal
     called: Mapping[str, str | None]
     columns: tuple[KnownColumn, ...]
@@ -264,19 +257,22 @@ class PlannedRange(TableRange):
     @property
     def rewrites(self) -> bool:
         """Whether the lake table is rewritten from the earlier rows, in one commit."""
-        return self.anew or bool(self.called)
+        return self.work.anew or bool(self.called)
 
     @property
     def spans(self) -> list["PlannedRange"]:
         """The range, split where the key changes."""
+        versions = self.work.versions
         runs = [
             list(run)
-            for _, run in groupby(self.files, key=lambda file: self.versions[file.schema].key_in_lake)
+            for _, run in groupby(self.work.files, key=lambda file: versions[file.schema].key_in_lake)
         ]
-        return [replace(self, files=run, goal=self._goal_of(run[-1])) for run in runs]
+        return [
+            replace(self, work=replace(self.work, files=run), goal=self._goal_of(run[-1])) for run in runs
+        ]
 
     def _goal_of(self, file: ChangeFile) -> Goal:
-        key = self.versions[file.schema].key_in_lake
+        key = self.work.versions[file.schema].key_in_lake
         names: list[str | None] = [column.name for column in self.goal.version.columns]
         return replace(self.goal, version=replace(self.goal.version, key=tuple(map(names.index, key))))
 
