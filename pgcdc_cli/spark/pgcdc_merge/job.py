@@ -14,8 +14,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql import SparkSession
 
 from .column_types import Choices
 from .control import ALL, ControlRow, ControlTable, Former, TableMode, locked
@@ -33,26 +32,21 @@ from .lake import (
     is_conflict,
     new_session,
     plan_plainly,
-    quoted,
 )
 from .maintenance import Maintenance
 from .merge_errors import MergeError, cause_of, hint_for
 from .merge_table import MergedRange, MergeTarget, append_changes, changes_every_row, merge_table
 from .options import ANY, CHANGELOG, MERGE, STOP, MergeOptions
 from .plan import (
-    check_extras,
+    OpenedRange,
+    check_fits,
     check_followed,
-    check_key,
     check_keyed,
-    check_names,
-    check_own,
     check_same,
     check_source,
-    check_versions,
-    known_columns,
     left_behind,
     merged_before,
-    planned,
+    open_range,
     ranges,
 )
 from .schema_evolution import ANEW
@@ -85,19 +79,6 @@ class Task:
     def works(self) -> tuple[TableRange, ...]:
         """All ranges that are merged under the table's name, in this order."""
         return *(one for one in self.work.gone if one.may_be_put_aside), self.work
-
-
-@dataclass(frozen=True)
-class OpenedTable:
-    """A lake table and a range; `waiting` is the part of it that is not merged yet.
-
-    `base` are the rows to start from, if these aren't the lake table's.
-    """
-
-    plan: PlannedRange
-    waiting: PlannedRange
-    target: LakeTable
-    base: DataFrame | None
 
 
 @dataclass
@@ -137,7 +118,6 @@ class _MergeRun:
         self._warehouse = self._files.qualify(options.warehouse)
         self._lake = _open_lake(options, self._files, self._warehouse)
         self._summary = Summary(options, time.monotonic(), listener)
-        self._lasting: dict[TableMode, str | None] = {}
 
     def run(self, kept: Kept) -> dict[str, Any]:
         segments = read_manifest(self._files, self._input)
@@ -182,19 +162,24 @@ class _MergeRun:
             return
         control.plan(stream_id, mode, last.number)
         self._summary.begin(len(ready))
-        found = at_once(lambda task: self._merge_one(task, mark), ready)
-        merged = {row.key: row for row in found if row is not None}
+        results = at_once(lambda task: self._merge_one(task, mark), ready)
+        merged = {row.key: row for row, _ in results if row is not None}
         self._summary.changed |= merged
-        waiting = {task.key: self._row_of_problem(task, first, stream_id) for task in tasks}
-        moved = {
+        plans = {task.key: plan for task, (_, plan) in zip(ready, results, strict=True)}
+        unmerged = {
+            task.key: self._row_of_unmerged(task, plans.get(task.key), first, stream_id) for task in tasks
+        }
+        unchanged = {
             key: row.caught_up(last.number, last.end_lsn)
             for key, row in control.rows.items()
             if (row.mode == mode or (row.keyless and mode == MERGE)) and row.segment >= first.number - 1
         }
-        left = left_behind([task.work for task in tasks], merged, moved)
+        renamed = left_behind([task.work for task in tasks], merged, unchanged)
         done = everything or ControlRow(stream_id, ALL, mode)
         done = replace(done.caught_up(last.number, last.end_lsn), planned_segment=None, merged_at=_now())
-        control.finish({**moved, **left, **waiting, **merged, done.key: done})
+        # If a table has several rows, the last counts: tables have caught up, but those whose rows are under
+        # another name now only if they were merged there, and those with changes only if these were merged.
+        control.finish({**unchanged, **renamed, **unmerged, **merged, done.key: done})
 
     def _tasks(self, segments: Sequence[FinishedSegment], control: ControlTable, mode: str) -> list[Task]:
         """List the tables with something to merge, including those that aren't selected."""
@@ -238,25 +223,41 @@ class _MergeRun:
             try:
                 own = replace(mark, table=task.work.table, mode=task.mode)
                 opened = self._opened(task.work, self._session_for(task.work), own)
+                check_fits(opened, self._extras)
             except MergeError as error:
                 self._summary.problems[task.key] = error
             else:
                 self._summary.plan(task.key, task.work.path, mark.segment, opened.waiting.work)
 
-    def _row_of_problem(self, task: Task, first: FinishedSegment, stream_id: str) -> ControlRow:
-        """Make the control row of a table that stays as it was, with its problem."""
+    def _row_of_unmerged(
+        self, task: Task, plan: PlannedRange | None, first: FinishedSegment, stream_id: str
+    ) -> ControlRow:
+        """Make the control row of a table that stays as it was, with its problem, if it has one."""
         work, problem = task.work, self._summary.problems.get(task.key)
         new = ControlRow(stream_id, work.table, task.mode, work.path, segment=first.number - 1)
-        message = None if problem is None else problem.message
-        row = replace(work.row or new, keyless=task.keyless, problem=message)
-        # Columns may have been added nevertheless.
-        return replace(row, warning=self._lasting.get(task.key, row.warning))
+        row = work.row or new
+        return replace(
+            row,
+            keyless=task.keyless,
+            problem=None if problem is None else problem.message,
+            # Columns may have been added nevertheless.
+            warning=row.warning if plan is None else self._summary.lasting_warning(plan, all_written=False),
+        )
 
-    def _merge_one(self, task: Task, mark: CommitMark) -> ControlRow | None:
-        """Merge a table and report it; if it could not be merged, record the problem and return None."""
-        row = None
+    def _merge_one(self, task: Task, mark: CommitMark) -> tuple[ControlRow | None, PlannedRange | None]:
+        """Merge a table and report it; return its control row, and what was planned.
+
+        If it could not be merged, record the problem, and return no row; or no plan either, if it didn't get
+        that far.
+        """
+        row = plan = None
+        own = replace(mark, table=task.work.table, mode=task.mode)
         try:
-            row = self._merged(task, replace(mark, table=task.work.table, mode=task.mode))
+            session = self._session_for(task.work)
+            gone = [self._merge_gone(one, own) for one in task.work.gone]
+            opened = self._opened(task.work, session, own)
+            plan = opened.plan
+            row = self._merged(task, session, opened, gone)
         except MergeError as error:
             self._summary.problems[task.key] = error
         except (PySparkException, Py4JJavaError) as error:
@@ -264,14 +265,15 @@ class _MergeRun:
         except Exception as error:  # noqa: BLE001 - whatever it is, the other tables are merged
             traceback.print_exc()
             self._summary.problems[task.key] = _explain(task.work, error)
-        problem = self._summary.problems.get(task.key)
-        self._summary.done(task.key, row, problem)
-        return row
+        self._summary.done(task.key, row, self._summary.problems.get(task.key))
+        return row, plan
 
-    def _merged(self, task: Task, mark: CommitMark) -> ControlRow:
-        session = self._session_for(task.work)
-        gone = [self._merge_gone(one, mark) for one in task.work.gone]
-        opened = self._opened(task.work, session, mark)
+    def _merged(
+        self, task: Task, session: SparkSession, opened: OpenedRange, gone: Sequence[Former]
+    ) -> ControlRow:
+        """Merge what is waiting, and return the table's control row."""
+        check_fits(opened, self._extras)
+        mark = opened.mark
         row = ControlRow(
             mark.stream_id,
             mark.table,
@@ -291,7 +293,7 @@ class _MergeRun:
         )
         # Without waiting files: an earlier run merged them, but did not write the control table.
         if opened.waiting.work.files:
-            result = self._written(session, opened, mark)
+            result = self._written(session, opened)
             row = replace(row, **asdict(result.commit), unfit=result.unfit)
             self._summary.missing[task.key] = result.missing
         warned = task.work.row is not None and task.work.row.warning is not None
@@ -305,7 +307,7 @@ class _MergeRun:
             self._summary.warn(unnamed)
         return replace(row, warning=warning, merged_at=_now())
 
-    def _has_written_all(self, session: SparkSession, opened: OpenedTable, row: ControlRow) -> bool:
+    def _has_written_all(self, session: SparkSession, opened: OpenedRange, row: ControlRow) -> bool:
         """Whether every row of a table is from this range; those that were only copied aren't.
 
         An earlier run may have written them, and ended before it recorded their number.
@@ -333,7 +335,8 @@ class _MergeRun:
             if found is not None:
                 return found
             opened = self._opened(work, session, own)
-            return Former(work.oid, self._written(session, opened, own).commit.version, mark.segment)
+            check_fits(opened, self._extras)
+            return Former(work.oid, self._written(session, opened).commit.version, mark.segment)
         except MergeError:
             return left_out
         except (PySparkException, Py4JJavaError) as error:
@@ -341,49 +344,16 @@ class _MergeRun:
                 raise
             return left_out
 
-    def _written(self, session: SparkSession, opened: OpenedTable, mark: CommitMark) -> MergedRange:
-        if mark.mode == CHANGELOG:
-            return append_changes(session, self._input, opened.waiting, opened.target, mark)
-        target = MergeTarget(opened.target, self._extras, mark, opened.base)
+    def _written(self, session: SparkSession, opened: OpenedRange) -> MergedRange:
+        if opened.mark.mode == CHANGELOG:
+            return append_changes(session, self._input, opened.waiting, opened.target, opened.mark)
+        target = MergeTarget(opened.target, self._extras, opened.mark, opened.base)
         return merge_table(session, self._input, opened.waiting, target)
 
-    def _opened(self, work: TableRange, session: SparkSession, mark: CommitMark) -> OpenedTable:
-        """Open the lake table, check that the changes fit it, and find the files that it doesn't have yet."""
-        extras = self._extras
-        check_versions(work)
-        target = self._lake.open(session, work.path)
-        done = target.merged_segment(mark.app_id)
-        work = work.onto(done)
-        before = self._rows_before(session, work, target)
-        plan = planned(work, target, before, known_columns(work, done))
-        plain = mark.mode == MERGE and not extras.columns
-        check_names(work.table, plan.goal.version, self._lake, plain=plain)
-        before = None if before is None else _called(before, plan.called)
-        self._summary.warn_of_rows(plan)
-        if mark.gone is None:
-            self._lasting[work.table, mark.mode] = self._summary.lasting_warning(plan, all_written=False)
-        if mark.mode == MERGE:
-            check_extras(work.table, before, extras)
-        check_own(work, target, mark)
-        waiting = replace(plan, work=plan.work.beyond(done, mark.segment))
-        if mark.mode == MERGE and waiting.work.files and before is not None:
-            check_key(waiting, before, soft_delete=extras.soft_delete)
-        return OpenedTable(plan, waiting, target, before if plan.rewrites else None)
-
-    def _rows_before(self, session: SparkSession, work: TableRange, target: LakeTable) -> DataFrame | None:
-        """Return the rows that the range starts from: the lake table's, or those of this OID elsewhere."""
-        if not work.anew:
-            return target.read() if target.exists else None
-        if work.base is None:
-            return None
-        try:
-            return self._lake.open(session, work.base.path).read(work.base.version)
-        except (PySparkException, Py4JJavaError) as error:
-            raise MergeError(
-                f'could not merge "{work.table}": its earlier rows are in "{work.base.path}" at version'
-                f" {work.base.version}, which can't be read: {cause_of(error)}",
-                ANEW,
-            ) from error
+    def _opened(self, work: TableRange, session: SparkSession, mark: CommitMark) -> OpenedRange:
+        opened = open_range(session, self._lake, work, mark, self._extras)
+        self._summary.warn_of_rows(opened.plan)
+        return opened
 
     def _open(self, location: str) -> LakeTable:
         return self._lake.open(self._session(), location)
@@ -398,12 +368,6 @@ class _MergeRun:
             return session
         plan_plainly(session)
         return session if self._lake.open(session, work.path).size <= FEW_BYTES else self._session()
-
-
-def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
-    """Rename columns, and leave out those without a name."""
-    pairs = ((name, names.get(name, name)) for name in rows.columns)
-    return rows.select(*(F.col(quoted(old)).alias(new) for old, new in pairs if new is not None))
 
 
 def _open_lake(options: MergeOptions, files: HadoopFiles, warehouse: str) -> Lake:

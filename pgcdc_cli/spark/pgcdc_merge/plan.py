@@ -4,15 +4,18 @@ All tables are merged to the same segment; `table_range.py` finds the files of e
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no annotations
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from .control import NOBODY, ControlRow, Former, KnownColumn, ModeProgress, TableMode
 from .debezium_segments import check_exact
 from .fold import COMMIT_TS, DELETED, LSN, PREFIX, Extras
 from .lake import CommitMark, Lake, LakeTable, quoted
-from .merge_errors import MergeError
+from .merge_errors import MergeError, cause_of
 from .options import CHANGELOG, MERGE, parse_lsn
 from .schema_evolution import (
     ANEW,
@@ -243,6 +246,80 @@ def merged_before(work: TableRange, target: LakeTable, own: CommitMark, mark: Co
     # It still had the name then, or had been left out.
     version = target.version_of(mark.app_id) if work.has_name_at(done) else None
     return Former(work.oid, version, done)
+
+
+@dataclass(frozen=True)
+class OpenedRange:
+    """A range, its lake table, and what its rows become there; `waiting` is the part that isn't merged yet.
+
+    `before` are the rows that it starts from, with their columns' present names; None if there are none.
+    """
+
+    plan: PlannedRange
+    waiting: PlannedRange
+    target: LakeTable
+    before: DataFrame | None
+    mark: CommitMark
+
+    @property
+    def base(self) -> DataFrame | None:
+        """The rows to start from, if these aren't the lake table's."""
+        return self.before if self.plan.rewrites else None
+
+
+def open_range(
+    session: SparkSession, lake: Lake, work: TableRange, mark: CommitMark, extras: Extras
+) -> OpenedRange:
+    """Open the lake table, plan what a range's rows become, and find the files that the table doesn't have.
+
+    Raises MergeError if that can't be planned. The rest is left to `check_fits`, since what the rows will
+    lack is to be known even if they don't fit.
+    """
+    check_versions(work)
+    target = lake.open(session, work.path)
+    done = target.merged_segment(mark.app_id)
+    # The lake table may be ahead of the control table; whose rows it has decides what the range starts from.
+    work = work.onto(done)
+    before = _rows_before(session, lake, work, target)
+    # The plan needs the names that columns have in these rows; whatever comes later, their present ones.
+    plan = planned(work, target, before, known_columns(work, done))
+    plain = mark.mode == MERGE and not extras.columns
+    check_names(work.table, plan.goal.version, lake, plain=plain)
+    waiting = replace(plan, work=plan.work.beyond(done, mark.segment))
+    before = None if before is None else _called(before, plan.called)
+    return OpenedRange(plan, waiting, target, before, mark)
+
+
+def check_fits(opened: OpenedRange, extras: Extras) -> None:
+    """Raise MergeError if the rows of a range don't fit those that are there already."""
+    work, before, merges = opened.plan.work, opened.before, opened.mark.mode == MERGE
+    if merges:
+        check_extras(work.table, before, extras)
+    check_own(work, opened.target, opened.mark)
+    if merges and opened.waiting.work.files and before is not None:
+        check_key(opened.waiting, before, soft_delete=extras.soft_delete)
+
+
+def _rows_before(session: SparkSession, lake: Lake, work: TableRange, target: LakeTable) -> DataFrame | None:
+    """Return the rows that a range starts from: the lake table's, or those of this OID elsewhere."""
+    if not work.anew:
+        return target.read() if target.exists else None
+    if work.base is None:
+        return None
+    try:
+        return lake.open(session, work.base.path).read(work.base.version)
+    except (PySparkException, Py4JJavaError) as error:
+        raise MergeError(
+            f'could not merge "{work.table}": its earlier rows are in "{work.base.path}" at version'
+            f" {work.base.version}, which can't be read: {cause_of(error)}",
+            ANEW,
+        ) from error
+
+
+def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
+    """Rename columns, and leave out those without a name."""
+    pairs = ((name, names.get(name, name)) for name in rows.columns)
+    return rows.select(*(F.col(quoted(old)).alias(new) for old, new in pairs if new is not None))
 
 
 def planned(
