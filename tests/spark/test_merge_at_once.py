@@ -108,13 +108,13 @@ def test_a_commit_right_after_ours_is_not_taken_for_it(
     directory.segment([(ONE, FIRST)])
     merge_into(spark, directory, warehouse, readers="modern")
     directory.segment([(ONE, SECOND)])
-    real = DeltaTable._commit
+    real = DeltaTable._find_commit
 
     def late(table: DeltaTable, mark: CommitMark) -> Any:
         spark.sql(f"OPTIMIZE {table.name}")
         return real(table, mark)
 
-    monkeypatch.setattr(DeltaTable, "_commit", late)
+    monkeypatch.setattr(DeltaTable, "_find_commit", late)
     (result,) = merge_into(spark, directory, warehouse)["tables"]
     assert (result["version"], result["inserted"], result["deleted"]) == (1, 1, 1)
     assert spark.sql(f"DESCRIBE HISTORY delta.`{result['path']}`").count() == 3

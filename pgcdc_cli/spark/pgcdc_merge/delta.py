@@ -320,7 +320,7 @@ class DeltaTable:
                 self._session.conf.set(name, value)
         with self._marked(mark):
             self._session.sql(statement)
-        found, metrics = self._commit(mark)
+        found, metrics = self._find_commit(mark)
         counts = (metrics.get(f"numTargetRows{what}", 0) for what in ("Inserted", "Updated", "Deleted"))
         return TableCommit(found, *counts)
 
@@ -354,9 +354,9 @@ class DeltaTable:
             writer = writer.option("overwriteSchema", "true")
         with self._marked(mark):
             writer.save(self._path)
-        return (self._following(), {}) if mark is None else self._commit(mark)
+        return (self._next_version(), {}) if mark is None else self._find_commit(mark)
 
-    def _following(self) -> int:
+    def _next_version(self) -> int:
         """Return the newest version if it is the next one; otherwise UNKNOWN: other commits were made."""
         newest, before = int(self._update().version()), UNKNOWN if self.version is None else self.version
         return newest if newest == before + 1 else UNKNOWN
@@ -397,7 +397,7 @@ class DeltaTable:
             for name in settings:
                 self._session.conf.unset(name)
 
-    def _commit(self, mark: CommitMark) -> tuple[int, dict[str, int]]:
+    def _find_commit(self, mark: CommitMark) -> tuple[int, dict[str, int]]:
         """Find the commit just made; others (such as OPTIMIZE) may have followed."""
         for version in self._recent():
             for info in self._actions(version, "commitInfo"):

@@ -206,7 +206,7 @@ class IcebergTable:
                 self._checked_writer(rows).overwrite(F.lit(True))
             else:
                 self._create(rows, mark)
-        found, summary = self._commit(mark)
+        found, summary = self._find_commit(mark)
         known = mark is not None or self._table.currentSnapshot().parentId() == self.version
         return TableCommit(found if known else UNKNOWN, int(summary.get("added-records", 0)), 0, removed)
 
@@ -217,13 +217,13 @@ class IcebergTable:
                 self._checked_writer(rows).overwrite(F.col("_pgcdc_segment") >= mark.segment)
             else:
                 self._create(rows, mark)
-        found, summary = self._commit(mark)
+        found, summary = self._find_commit(mark)
         return TableCommit(found, int(summary.get("added-records", 0)), 0, 0)
 
     def merge(self, statement: str, mark: CommitMark, changed: int) -> TableCommit:  # noqa: ARG002 - a property says how
         with self._marked(mark):
             self._session.sql(statement)
-        found, summary = self._commit(mark)
+        found, summary = self._find_commit(mark)
         counts = (int(summary.get(_COUNTS + what, 0)) for what in ("inserted", "updated", "deleted"))
         return TableCommit(found, *counts)
 
@@ -238,13 +238,13 @@ class IcebergTable:
         return None if found is None else str(found)
 
     def convert(self, readers: str) -> int:  # noqa: ARG002 - they are the same for all
-        return self._commit(None)[0]
+        return self._find_commit(None)[0]
 
     def compact(self) -> int:
         self._call(
             "rewrite_data_files", "options => map('min-input-files', '2', 'delete-file-threshold', '1')"
         )
-        return self._commit(None)[0]
+        return self._find_commit(None)[0]
 
     def expire(self, hours: int) -> None:
         before = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
@@ -317,8 +317,8 @@ class IcebergTable:
             for name in properties:
                 self._session.conf.unset(_PROPERTY + name)
 
-    def _commit(self, mark: CommitMark | None) -> tuple[int, Mapping[str, str]]:
-        """Find the commit just made; others (such as compaction) may have followed."""
+    def _find_commit(self, mark: CommitMark | None) -> tuple[int, Mapping[str, str]]:
+        """Find the commit just made, or without a mark the newest; others (such as compaction) may follow."""
         self._table = self._load()
         self._table.refresh()
         for snapshot in self._ancestors():
