@@ -44,7 +44,7 @@ from .fold import (
 )
 from .lake import CommitMark, LakeTable, TableCommit, quoted
 from .merge_errors import MergeError
-from .plan import changed_key_of_deleted, check_found_by
+from .plan import changed_key_of_deleted, check_has_key
 from .rows import (
     key_values,
     new_value,
@@ -209,7 +209,7 @@ def _write_anew(
     unfit = missing = 0
     for number, span in enumerate(spans):
         if number and state is not None:
-            check_found_by(span.goal.version, state)
+            check_has_key(span.goal.version, state)
         with ExitStack() as frames:
             folded = _fold_range(session, directory, span, target.extras, state, frames)
             if state is None or not folded.has_target:

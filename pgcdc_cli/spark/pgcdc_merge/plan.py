@@ -156,16 +156,16 @@ def check_key(plan: PlannedRange, before: DataFrame, *, soft_delete: bool) -> No
         raise changed_key_of_deleted(work.version)
     missing = [name for name in key if name not in before.columns and name not in plan.goal.missing]
     if missing and not before.isEmpty():
-        raise _not_found_by(version, missing[0])
-    check_found_by(version, before)
+        raise _lacks_key(version, missing[0])
+    check_has_key(version, before)
 
 
-def check_found_by(version: TableVersion, rows: DataFrame) -> None:
+def check_has_key(version: TableVersion, rows: DataFrame) -> None:
     """Raise MergeError if a row has NULL in the key: its changes would be taken for another row's."""
     names = [column.name for column in version.key_columns if column.name in rows.columns]
     for name in names:
         if not rows.where(f"{quoted(name)} IS NULL").isEmpty():
-            raise _not_found_by(version, name)
+            raise _lacks_key(version, name)
 
 
 def changed_key_of_deleted(version: TableVersion) -> MergeError:
@@ -177,7 +177,7 @@ def changed_key_of_deleted(version: TableVersion) -> MergeError:
     )
 
 
-def _not_found_by(version: TableVersion, name: str) -> MergeError:
+def _lacks_key(version: TableVersion, name: str) -> MergeError:
     return MergeError(
         f'could not merge "{version.display}": its key is ({version.key_names}) now, and rows from before'
         f' have no value in "{name}", see "{version.path}"',
@@ -363,10 +363,10 @@ def _identified(
         have = {name: spark for name, spark in pairs if name is not None}
     stored = _stored(work, target)
     goal = find_goal(history, have, stored, rescales=target.rescales, placed=found.positions)
-    _check_known(work.version, found.doubtful)
+    _check_key_is_known(work.version, found.doubtful)
     later = zip(versions, with_later_columns(history), strict=True)
     converted, unfound = find_converted(history, found.types, found.converted)
-    _check_key_values(work.version, unfound)
+    _check_key_is_unconverted(work.version, unfound)
     columns = found.known_after(goal.version.columns, converted)
     goal = _with_doubts(work, goal, have)
     work = replace(work, versions={version.path: replace(version, later=one.later) for version, one in later})
@@ -402,7 +402,7 @@ def _with_doubts(work: TableRange, goal: Goal, have: Mapping[str, str] | None) -
     return replace(goal, unknown=list(unknown), doubtful=found.doubtful, retyped=list(retyped))
 
 
-def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:
+def _check_key_is_known(version: TableVersion, doubtful: Sequence[str]) -> None:
     """Raise MergeError if a column of the key may have been another one."""
     names = [column.name for column in version.key_columns if column.name in doubtful]
     if names:
@@ -413,7 +413,7 @@ def _check_known(version: TableVersion, doubtful: Sequence[str]) -> None:
         )
 
 
-def _check_key_values(version: TableVersion, converted: Sequence[str]) -> None:
+def _check_key_is_unconverted(version: TableVersion, converted: Sequence[str]) -> None:
     """Raise MergeError if the source may have converted values of a key: earlier rows have the old ones."""
     if converted:
         raise MergeError(
