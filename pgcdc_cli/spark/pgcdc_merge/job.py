@@ -47,7 +47,7 @@ from .plan import (
     left_behind,
     merged_before,
     open_range,
-    ranges,
+    range_ends,
 )
 from .schema_evolution import ANEW
 from .segments import FinishedSegment, read_manifest, verify
@@ -76,7 +76,7 @@ class Task:
         return self.work.table, self.mode
 
     @property
-    def works(self) -> tuple[TableRange, ...]:
+    def ranges(self) -> tuple[TableRange, ...]:
         """All ranges that are merged under the table's name, in this order."""
         return *(one for one in self.work.gone if one.may_be_put_aside), self.work
 
@@ -127,7 +127,7 @@ class _MergeRun:
             control = kept.control = self._control(kept.control)
             for mode in self._options.modes:
                 stream_id = check_source(segments, control.progress(mode))
-                for last in ranges(segments, control.progress(mode).all, self._options.until):
+                for last in range_ends(segments, control.progress(mode).all, self._options.until):
                     wanted = [segment for segment in segments if segment.number <= last.number]
                     self._merge_range(wanted, control, stream_id, mode)
             if not self._options.dry_run:
@@ -154,7 +154,7 @@ class _MergeRun:
         everything = control.progress(mode).all
         if not ready and everything is not None and everything.segment >= last.number:
             return
-        needed = [file for task in ready for work in task.works for file in (*work.files, *work.losses)]
+        needed = [file for task in ready for work in task.ranges for file in (*work.files, *work.losses)]
         verify(self._files, self._input, list(dict.fromkeys(needed)))
         mark = CommitMark(stream_id, "", mode, last.number, last.end_lsn)
         if self._options.dry_run:
@@ -186,18 +186,18 @@ class _MergeRun:
         schemas = {file.schema for segment in segments for file in segment.files}
         versions = read_schemas(self._files, self._input, schemas, _choices(self._options))
 
-        def works(mode: str) -> list[TableRange]:
+        def found_in(mode: str) -> list[TableRange]:
             return table_ranges(segments, versions, control.progress(mode), self._lake)
 
-        found = [Task(work, mode) for work in works(mode)]
+        found = [Task(work, mode) for work in found_in(mode)]
         keyless = {task.work.table for task in found if mode == MERGE and task.work.never_had_a_key}
         for table in filter(self._options.selects, sorted(keyless)):
             self._summary.warn_of_keyless(table)
         found = [task for task in found if task.work.table not in keyless]
         if CHANGELOG in self._options.modes:
             return found
-        logged = [Task(work, CHANGELOG, keyless=True) for work in works(CHANGELOG) if work.table in keyless]
-        return found + logged
+        logged = [work for work in found_in(CHANGELOG) if work.table in keyless]
+        return found + [Task(work, CHANGELOG, keyless=True) for work in logged]
 
     def _is_ready(self, task: Task, first: FinishedSegment, control: ControlTable) -> bool:
         """Check for problems that are known before any file is read, and record them."""

@@ -62,13 +62,16 @@ def check_source(segments: Sequence[FinishedSegment], control: ModeProgress) -> 
     return stream_id
 
 
-def ranges(
-    segments: Sequence[FinishedSegment], done: ControlRow | None, until: int | None
+def range_ends(
+    segments: Sequence[FinishedSegment], everything: ControlRow | None, until: int | None
 ) -> Iterator[FinishedSegment]:
-    """Yield the last segment of each range to merge: an unfinished run's, unchanged, then the newest."""
+    """Yield the last segment of each range to merge: an unfinished run's, unchanged, then the newest.
+
+    `everything` is the control table's row for all tables.
+    """
     wanted = [segment for segment in segments if until is None or parse_lsn(segment.end_lsn) <= until]
-    begun = 0 if done is None else done.planned_segment or 0
-    unfinished = [s for s in segments if s.number == begun and done is not None and s.number > done.segment]
+    merged, begun = (0, 0) if everything is None else (everything.segment, everything.planned_segment or 0)
+    unfinished = [segment for segment in segments if merged < segment.number == begun]
     if unfinished and until is not None and unfinished[0] not in wanted:
         raise MergeError(
             f"could not end the merge there: a run that was interrupted has begun to merge up to segment"
