@@ -275,7 +275,7 @@ def open_range(
 ) -> OpenedRange:
     """Open the lake table, plan what a range's rows become, and find the files that the table doesn't have.
 
-    Raises MergeError if that can't be planned. The rest is left to `check_fits`, since what the rows will
+    Raises MergeError if that can't be plan_range. The rest is left to `check_fits`, since what the rows will
     lack is to be known even if they don't fit.
     """
     check_versions(work)
@@ -285,7 +285,7 @@ def open_range(
     work = work.onto(done)
     before = _rows_before(session, lake, work, target)
     # The plan needs the names that columns have in these rows; whatever comes later, their present ones.
-    plan = planned(work, target, before, known_columns(work, done))
+    plan = plan_range(work, target, before, known_columns(work, done))
     plain = mark.mode == MERGE and not extras.columns
     check_names(work.table, plan.goal.version, lake, plain=plain)
     waiting = replace(plan, work=plan.work.beyond(done, mark.segment))
@@ -325,7 +325,7 @@ def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
     return rows.select(*(F.col(quoted(old)).alias(new) for old, new in pairs if new is not None))
 
 
-def planned(
+def plan_range(
     work: TableRange, target: LakeTable, before: DataFrame | None, known: Sequence[KnownColumn]
 ) -> PlannedRange:
     """Plan the goal of a range, which starts from earlier rows with `known` columns.
@@ -333,16 +333,7 @@ def planned(
     Raises MergeError if the lake table isn't as the last run left it, or if columns changed in a way that
     can't be followed.
     """
-    merged_version = None if work.row is None else work.row.version
-    if merged_version is not None and target.was_set_back(merged_version):
-        now = "gone" if target.version is None else f"at version {target.version}"
-        raise MergeError(
-            f'could not merge "{work.table}": "{work.path}" is {now}, but was at version {merged_version}'
-            " when it was last merged",
-            f"restore it from a copy, or {ANEW}",
-        )
-    if merged_version is not None:
-        _check_untouched(work, target, merged_version)
+    _check_untouched(work, target)
     have = None
     if before is not None:
         found = ((field.name, field.dataType.simpleString()) for field in before.schema)
@@ -351,10 +342,10 @@ def planned(
         # It has what was sent, and no more.
         goal = find_goal(work.history, have, _stored(work, target), rescales=target.rescales)
         return PlannedRange(work, goal, {}, ())
-    return _identified(work, target, have, known)
+    return _plan_with_last_names(work, target, have, known)
 
 
-def _identified(
+def _plan_with_last_names(
     work: TableRange, target: LakeTable, have: Mapping[str, str] | None, known: Sequence[KnownColumn]
 ) -> PlannedRange:
     """Plan with the columns' last names."""
@@ -444,7 +435,18 @@ def check_own(work: TableRange, target: LakeTable, mark: CommitMark) -> None:
         )
 
 
-def _check_untouched(work: TableRange, target: LakeTable, version: int) -> None:
+def _check_untouched(work: TableRange, target: LakeTable) -> None:
+    """Raise MergeError if the lake table isn't as the last run left it."""
+    version = None if work.row is None else work.row.version
+    if version is None:
+        return
+    if target.was_set_back(version):
+        now = "gone" if target.version is None else f"at version {target.version}"
+        raise MergeError(
+            f'could not merge "{work.table}": "{work.path}" is {now}, but was at version {version}'
+            " when it was last merged",
+            f"restore it from a copy, or {ANEW}",
+        )
     others = target.written_since(version)
     if others is not None:
         raise MergeError(
