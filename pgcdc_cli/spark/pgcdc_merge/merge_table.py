@@ -111,7 +111,7 @@ def merge_table(
     for version in {version.display: version for version in plan.work.versions.values()}.values():
         check_losses(session, directory, plan.work.losses, version)
     spans = plan.spans
-    before = _rows_before(plan, target)
+    before = _adapt_table(plan, target)
     if len(spans) > 1 or (plan.rewrites and before is not None):
         return _write_anew(session, directory, spans, target, before)
     with ExitStack() as frames:
@@ -130,8 +130,8 @@ def changes_every_row(
     return rows.alias("t").join(keys.alias("s"), F.expr(_same_key(version)), "left_anti").isEmpty()
 
 
-def _rows_before(plan: PlannedRange, target: MergeTarget) -> DataFrame | None:
-    """Return the rows that a range starts from, with the columns of its goal."""
+def _adapt_table(plan: PlannedRange, target: MergeTarget) -> DataFrame | None:
+    """Give the lake table the columns of a range's goal; return the rows to start from, with these."""
     goal = plan.goal
     if plan.rewrites:
         return None if target.base is None else _brought_to(target.base, goal, target.extras)
