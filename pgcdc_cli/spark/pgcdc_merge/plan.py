@@ -22,9 +22,9 @@ from .schema_evolution import (
     Goal,
     Identified,
     as_called,
+    find_added,
     find_converted,
     find_goal,
-    find_late,
     identify,
     with_later_columns,
     with_other_values,
@@ -388,11 +388,11 @@ def _with_doubts(work: TableRange, goal: Goal, have: Mapping[str, str] | None) -
     found = identify(work.history, recorded, names or ())
     history = [*map(as_called, _without_lost_values(work, found))]
     before = None if names is None else {found.called.get(name, name) for name in names}
-    _, late = find_late(goal.version, history, before, found.positions)
+    _, added = find_added(goal.version, history, before, found.positions)
     newest = _left_out(work).intersection(history[-1].positions.values())
     again = (name for name, number in found.positions.items() if number in newest)
     retyped = dict.fromkeys([*goal.retyped, *with_other_values(history, found.types)])
-    unknown = dict.fromkeys([*late, *again])
+    unknown = dict.fromkeys([*added, *again])
     return replace(goal, unknown=list(unknown), doubtful=found.doubtful, retyped=list(retyped))
 
 

@@ -195,7 +195,7 @@ def find_goal(
         None if newest.key is None else tuple(names.index(newest.columns[index].name) for index in newest.key)
     )
     version = replace(newest, columns=tuple(columns), key=key, events=None)
-    goal = _with_late_columns(Goal(version), versions, have, placed)
+    goal = _with_added_columns(Goal(version), versions, have, placed)
     if have is None:
         return goal
     added = [(column.name, column.lake) for column in columns if column.name not in have]
@@ -240,18 +240,18 @@ def _renamed(version: TableVersion, values: Mapping[str, Value]) -> dict[str, Va
     return {name: value for name, value in pairs if name is not None}
 
 
-def _with_late_columns(
+def _with_added_columns(
     goal: Goal, versions: Sequence[TableVersion], have: Collection[str] | None, placed: Container[str]
 ) -> Goal:
     """Add what is known of columns that were added or changed after the first rows."""
-    missing, unknown = find_late(goal.version, versions, have, placed)
+    missing, unknown = find_added(goal.version, versions, have, placed)
     types = {column.name: column.lake for column in goal.version.columns}
     found = (column for version in versions for column in version.columns)
     retyped = dict.fromkeys(column.name for column in found if column.lake != types[column.name])
     return replace(goal, missing=missing, unknown=unknown, retyped=list(retyped))
 
 
-def find_late(
+def find_added(
     newest: TableVersion,
     versions: Sequence[TableVersion],
     have: Iterable[str | None] | None,
