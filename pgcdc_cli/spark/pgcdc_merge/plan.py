@@ -282,7 +282,7 @@ def open_range(
     target = lake.open(session, work.path)
     done = target.merged_segment(mark.app_id)
     # The lake table may be ahead of the control table; whose rows it has decides what the range starts from.
-    work = work.onto(done)
+    work = work.with_holder_at(done)
     before = _rows_before(session, lake, work, target)
     # The plan needs the names that columns have in these rows; whatever comes later, their present ones.
     plan = plan_range(work, target, before, known_columns(work, done))

@@ -138,8 +138,8 @@ class TableRange:
 
     `losses` are files of all tables that report what other files lack. The range is of one `oid`, unless it
     is a changelog's, and starts from the rows of `base`; `forgotten`: it had rows that can't be found any
-    more. The lake table has the rows of `held` (None if there is no table). `met` has the segments in which
-    its name was found, with the OIDs; `gone` are the ranges of tables that had the name earlier in this
+    more. The lake table has the rows of `held` (None if there is no table). `holders` has the segments in
+    which its name was found, with the OIDs; `gone` are the ranges of tables that had the name earlier in this
     range. `anew`: the lake table has other rows than those that this range starts from. `left_out` are the
     numbers of columns that weren't published when the last merged change was made.
     """
@@ -153,7 +153,7 @@ class TableRange:
     oid: int = NOBODY
     base: KeptRows | None = None
     held: int | None = None
-    met: Sequence[tuple[int, int]] = ()
+    holders: Sequence[tuple[int, int]] = ()
     gone: tuple["TableRange", ...] = ()
     anew: bool = False
     forgotten: bool = False
@@ -180,16 +180,19 @@ class TableRange:
         followed = self.followed
         return None if followed is None or first.number <= followed + 1 else followed + 1
 
-    def onto(self, done: int) -> "TableRange":
-        """Determine `held` and `anew` for a lake table that is merged up to segment `done`."""
-        known = [oid for segment, oid in self.met if segment <= done]
+    def with_holder_at(self, done: int) -> "TableRange":
+        """Determine `held` and `anew` for a lake table that is merged up to segment `done`.
+
+        A run that died may have made it, and the control table doesn't know of it yet.
+        """
+        known = [oid for segment, oid in self.holders if segment <= done]
         held = self.held if self.held is not None or not known else known[-1]
         elsewhere = self.base is not None and self.base.path != self.path
         return replace(self, held=held, anew=self.anew or elsewhere or held not in (None, self.oid))
 
     def has_name_at(self, segment: int) -> bool:
         """Whether this OID had its name at the end of a segment."""
-        return [oid for number, oid in self.met if number <= segment][-1:] == [self.oid]
+        return [oid for number, oid in self.holders if number <= segment][-1:] == [self.oid]
 
     def beyond(self, done: int, last: int) -> "TableRange":
         """Leave out files up to `done`, which the lake table has; the range ends at `last`."""
@@ -307,8 +310,8 @@ def table_ranges(
     gathered = []
     for name, waiting in sorted(_by_name(met, versions, control, lake, keys).items()):
         row = control.of(keys[name])
-        location = locations.of(*name, row)
-        held, seen = (holder(row, name, met), met.names[name]) if control.mode == MERGE else (None, [])
+        location = locations.choose(*name, row)
+        held, holders = (holder(row, name, met), met.names[name]) if control.mode == MERGE else (None, [])
         found = [
             TableRange(
                 keys[name],
@@ -320,7 +323,7 @@ def table_ranges(
                 one.oid,
                 one.base,
                 held,
-                seen,
+                holders,
                 anew=number > 0,
                 forgotten=one.forgotten,
                 left_out=one.left_out,
@@ -440,8 +443,8 @@ class _TableLocations:
         self._lake = lake
         self._tables = {row.table for row in control.rows.values() if row.path is not None}
 
-    def of(self, schema: str, name: str, row: ControlRow | None) -> str:
-        """Return a table's location; `row` is its row in the control table."""
+    def choose(self, schema: str, name: str, row: ControlRow | None) -> str:
+        """Choose a table's location; `row` is its row in the control table."""
         table = f"{schema}.{name}"
         if row is not None and row.path is not None:
             return self._lake.known_location(row.path)
