@@ -132,11 +132,9 @@ class _MergeRun:
                     self._merge_range(wanted, control, stream_id, mode)
             if not self._options.dry_run:
                 control.keep_record()
-                self._maintenance().run(control)
+                location = self._lake.control_location
+                Maintenance(self._options, self._open, location, self._summary).run(control)
             return self._summary.content(control.rows)
-
-    def _maintenance(self) -> Maintenance:
-        return Maintenance(self._options, self._open, self._lake.control_location, self._summary)
 
     def _control(self, known: ControlTable | None) -> ControlTable:
         if known is None:
@@ -362,11 +360,12 @@ class _MergeRun:
         return new_session(self._spark, self._lake)
 
     def _session_for(self, work: TableRange) -> SparkSession:
-        """Make a session for a table; finding its size needs a plan, too, since Spark reads the log."""
+        """Make a session for a table: with plain plans if there are few changes in a small table."""
         session = self._session()
         if sum(file.rows for file in work.files) > FEW_ROWS:
             return session
         plan_plainly(session)
+        # Spark may read a table's log to find its size, which takes plans, too.
         return session if self._lake.open(session, work.path).size <= FEW_BYTES else self._session()
 
 
