@@ -28,7 +28,8 @@ _OTHERS = frozenset({"_messages", "_transaction", "_heartbeat"})
 
 RESTORE = "restore the directory from a copy"
 _FORMATS = ("jsonl", "arrow", "debezium")
-_READERS = 8
+FILES_AT_ONCE = 8
+"""Number of files that this process reads at the same time."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,9 @@ def _segment(path: str, number: int, line: bytes) -> FinishedSegment:
     try:
         data = json.loads(line)
         _check_version(data["format_version"])
-        found = [_data_file(data["segment"], item) for item in data["files"] if item["table"] not in _OTHERS]
+        found = [
+            _change_file(data["segment"], item) for item in data["files"] if item["table"] not in _OTHERS
+        ]
         files = tuple(file for file in found if file.table != LOSSES)
         losses = tuple(file for file in found if file.table == LOSSES)
         return FinishedSegment(int(data["segment"]), data["stream_id"], data["end_lsn"], files, losses)
@@ -97,7 +100,7 @@ def _check_version(version: object) -> None:
         raise ValueError(f"its format version is {version}")
 
 
-def _data_file(segment: int, item: dict[str, Any]) -> ChangeFile:
+def _change_file(segment: int, item: dict[str, Any]) -> ChangeFile:
     in_one_file = item["table"] is None
     alone = item["schema"] is None and not in_one_file and item["table"] != LOSSES
     if item["format"] not in _FORMATS or alone:
@@ -126,7 +129,7 @@ def _data_file(segment: int, item: dict[str, Any]) -> ChangeFile:
 
 def verify(files: HadoopFiles, directory: str, wanted: Sequence[ChangeFile], remedy: str = RESTORE) -> None:
     """Compare files with the manifest: existence, size, checksum. Raises MergeError for one that differs."""
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         for file, fault in zip(
             wanted, pool.map(lambda file: _fault(files, directory, file), wanted), strict=True
         ):

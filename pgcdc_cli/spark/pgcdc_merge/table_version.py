@@ -9,9 +9,7 @@ from typing import Any
 from .column_types import Choices, LakeColumn
 from .hadoop_files import HadoopFiles, join
 from .merge_errors import MergeError
-from .segments import RESTORE
-
-_READERS = 8
+from .segments import FILES_AT_ONCE, RESTORE
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def read_schemas(
 ) -> dict[str, TableVersion]:
     """Read schema files, by their path in the directory."""
     wanted = sorted(set(paths))
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         return dict(
             zip(
                 wanted,
