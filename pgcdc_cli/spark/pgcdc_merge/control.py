@@ -43,7 +43,7 @@ _RESTORE = "restore it from a copy, or remove it: the tables themselves know wha
 _CONFIGURED = "check the catalog's settings (-- --conf spark.sql.catalog.NAME...)"
 
 NOBODY = 0
-"""The OID of a lake table whose source table has another name now."""
+"""No table's OID: of a lake table whose source table has another name now, and of a changelog's range."""
 
 TableMode = tuple[str, str]
 """A table's name and a mode."""

@@ -134,14 +134,15 @@ def remembered(former: Iterable[Former], now: int) -> tuple[Former, ...]:
 
 @dataclass(frozen=True)
 class TableRange:
-    """A table's files after those merged according to the control table; `versions` by schema file.
+    """A table's files after those merged according to the control table, where its row is `row`.
 
-    `losses` are files of all tables that report what other files lack. The range is of one `oid`, unless it
-    is a changelog's, and starts from the rows of `base`; `forgotten`: it had rows that can't be found any
-    more. The lake table has the rows of `held` (None if there is no table). `holders` has the segments in
-    which its name was found, with the OIDs; `gone` are the ranges of tables that had the name earlier in this
-    range. `anew`: the lake table has other rows than those that this range starts from. `left_out` are the
-    numbers of columns that weren't published when the last merged change was made.
+    `versions` are those of the files, by schema file; `losses` are files of all tables that report what other
+    files lack. The range is of one `oid`, unless it is a changelog's, and starts from the rows of `base`;
+    `forgotten`: it had rows that can't be found any more. The lake table has the rows of `held` (None if
+    there is no table). `holders` has the segments in which its name was found, with the OIDs; `gone` are the
+    ranges of tables that had the name earlier in this range. `anew`: the lake table has other rows than those
+    that this range starts from. `left_out` are the numbers of columns that weren't published when the last
+    merged change was made.
     """
 
     table: str
