@@ -87,7 +87,7 @@ def read_events(
     return changes.select(
         F.col("after").alias("new"),
         F.col("before").alias("old"),
-        one_of(_OPERATIONS, F.col("op")).alias("op"),
+        _looked_up(_OPERATIONS, F.col("op")).alias("op"),
         F.col("source.lsn").alias("lsn"),
         F.coalesce(_previous_commit(), _first_commit()).alias("commit_lsn"),
         F.col("source.lsn").alias("seq"),
@@ -190,7 +190,7 @@ def decoded(text: Expression, spark: str, form: Form) -> Expression:
     return _FORMS[form["form"]](text, spark, form)
 
 
-def one_of(values: Mapping[str, str], key: Expression) -> Expression:
+def _looked_up(values: Mapping[str, str], key: Expression) -> Expression:
     """Look up a text; NULL if there is no such key."""
     pairs = (F.lit(text) for pair in values.items() for text in pair)
     return F.element_at(F.create_map(*pairs), key)
@@ -203,7 +203,7 @@ def _plain(text: Expression, spark: str, _: Form) -> Expression:
 def _number(text: Expression, spark: str, _: Form) -> Expression:
     if spark != "string":
         return from_text(text, spark)
-    return F.coalesce(one_of(_SHOWN_AS, text), text)
+    return F.coalesce(_looked_up(_SHOWN_AS, text), text)
 
 
 def _double(text: Expression, spark: str, _: Form) -> Expression:
@@ -309,7 +309,7 @@ def _days(text: Expression, spark: str, _: Form) -> Expression:
     days = text.cast("int")
     if spark == "string":
         shown = _with_era(F.date_from_unix_date(days).cast("string"))
-        return F.coalesce(one_of(_DAYS_OF_INFINITY, text), shown)
+        return F.coalesce(_looked_up(_DAYS_OF_INFINITY, text), shown)
     return F.when(days.between(_FIRST_DAY, _LAST_DAY), F.date_from_unix_date(days))
 
 
@@ -322,7 +322,7 @@ def _timestamp(text: Expression, spark: str, form: Form) -> Expression:
     if not shown:
         return converted
     infinite = {str(int(Decimal(count) * per_second)): name for name, count in _SECONDS_OF_INFINITY.items()}
-    return F.coalesce(one_of(infinite, text), _with_era(converted))
+    return F.coalesce(_looked_up(infinite, text), _with_era(converted))
 
 
 def _with_era(text: Expression, zone: str = "") -> Expression:
