@@ -41,7 +41,7 @@ _UNUSUAL = frozenset(" ,;{}()\n\t=")
 Readers without support for it find NULL in all columns.
 """
 
-_MERGE = {
+_MERGE_SETTINGS = {
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
 }
@@ -54,7 +54,7 @@ _FEATURES = {_DELETION_VECTORS: "deletionVectors", _TYPE_WIDENING: "typeWidening
 _NTZ = "timestampNtz"
 """The only feature of a column type that an existing table doesn't get by itself."""
 
-_MERGED = {"delta.autoOptimize.optimizeWrite": "true"}
+_MERGED_PROPERTIES = {"delta.autoOptimize.optimizeWrite": "true"}
 """Makes a merge of few rows into many write few files."""
 
 _MANY = 100_000
@@ -113,7 +113,7 @@ class DeltaLake:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        return _MERGE
+        return _MERGE_SETTINGS
 
     def open(self, session: SparkSession, location: str) -> "DeltaTable":
         return DeltaTable(session, location, self.readers)
@@ -344,7 +344,7 @@ class DeltaTable:
     def _write(self, rows: DataFrame, how: str, mark: CommitMark | None) -> tuple[int, dict[str, int]]:
         writer: DataFrameWriter = rows.write.format("delta").mode(how)
         if not self.exists:
-            properties = _MERGED if mark is not None and mark.mode == MERGE else {}
+            properties = _MERGED_PROPERTIES if mark is not None and mark.mode == MERGE else {}
             modern = mark is not None and self._readers == MODERN
             properties = properties | ({_DELETION_VECTORS: "true"} if modern else {})
             writer = writer.options(**properties, **self._mapping(rows.columns, modern=modern))
