@@ -147,7 +147,7 @@ def _logged_without_key(work: TableRange, row: ControlRow) -> bool:
     return same and (row.keyless or (row.mode == CHANGELOG and row.keyed_by == ()))
 
 
-def check_key(plan: PlannedRange, before: DataFrame, *, soft_delete: bool) -> None:
+def _check_key(plan: PlannedRange, before: DataFrame, *, soft_delete: bool) -> None:
     """Raise MergeError if earlier rows can't be matched by the key that the changes begin with."""
     work, version = plan.work, plan.spans[0].goal.version
     known = None if work.anew or work.row is None else work.row.keyed_by
@@ -188,7 +188,7 @@ def _lacks_key(version: TableVersion, name: str) -> MergeError:
     )
 
 
-def check_versions(work: TableRange) -> None:
+def _check_versions(work: TableRange) -> None:
     """Raise MergeError if the table changed within the range in a way that can't be merged.
 
     A changelog needs no key.
@@ -215,7 +215,7 @@ def check_same(work: TableRange) -> None:
         )
 
 
-def known_columns(work: TableRange, done: int) -> tuple[KnownColumn, ...]:
+def _known_columns(work: TableRange, done: int) -> tuple[KnownColumn, ...]:
     """Return what is known of the columns of a lake table that is merged up to segment `done`.
 
     It may have a part of the range that the control table doesn't know of yet.
@@ -275,21 +275,22 @@ def open_range(
 ) -> OpenedRange:
     """Open the lake table, plan what a range's rows become, and find the files that the table doesn't have.
 
-    Raises MergeError if that can't be plan_range. The rest is left to `check_fits`, since what the rows will
+    Raises MergeError if that can't be planned. The rest is left to `check_fits`, since what the rows will
     lack is to be known even if they don't fit.
     """
-    check_versions(work)
+    _check_versions(work)
     target = lake.open(session, work.path)
     done = target.merged_segment(mark.app_id)
     # The lake table may be ahead of the control table; whose rows it has decides what the range starts from.
     work = work.with_holder_at(done)
     before = _rows_before(session, lake, work, target)
     # The plan needs the names that columns have in these rows; whatever comes later, their present ones.
-    plan = plan_range(work, target, before, known_columns(work, done))
+    plan = _plan_range(work, target, before, _known_columns(work, done))
+    # The goal also has the columns that only earlier rows have.
     plain = mark.mode == MERGE and not extras.columns
-    check_names(work.table, plan.goal.version, lake, plain=plain)
+    _check_names(work.table, plan.goal.version, lake, plain=plain)
     waiting = replace(plan, work=plan.work.beyond(done, mark.segment))
-    before = None if before is None else _called(before, plan.called)
+    before = None if before is None else _with_present_names(before, plan.called)
     return OpenedRange(plan, waiting, target, before, mark)
 
 
@@ -297,10 +298,10 @@ def check_fits(opened: OpenedRange, extras: Extras) -> None:
     """Raise MergeError if the rows of a range don't fit those that are there already."""
     work, before, merges = opened.plan.work, opened.before, opened.mark.mode == MERGE
     if merges:
-        check_extras(work.table, before, extras)
-    check_own(work, opened.target, opened.mark)
+        _check_extras(work.table, before, extras)
+    _check_own(work, opened.target, opened.mark)
     if merges and opened.waiting.work.files and before is not None:
-        check_key(opened.waiting, before, soft_delete=extras.soft_delete)
+        _check_key(opened.waiting, before, soft_delete=extras.soft_delete)
 
 
 def _rows_before(session: SparkSession, lake: Lake, work: TableRange, target: LakeTable) -> DataFrame | None:
@@ -319,13 +320,13 @@ def _rows_before(session: SparkSession, lake: Lake, work: TableRange, target: La
         ) from error
 
 
-def _called(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
+def _with_present_names(rows: DataFrame, names: Mapping[str, str | None]) -> DataFrame:
     """Rename columns, and leave out those without a name."""
     pairs = ((name, names.get(name, name)) for name in rows.columns)
     return rows.select(*(F.col(quoted(old)).alias(new) for old, new in pairs if new is not None))
 
 
-def plan_range(
+def _plan_range(
     work: TableRange, target: LakeTable, before: DataFrame | None, known: Sequence[KnownColumn]
 ) -> PlannedRange:
     """Plan the goal of a range, which starts from earlier rows with `known` columns.
@@ -423,7 +424,7 @@ def _stored(work: TableRange, target: LakeTable) -> dict[str, str]:
     return {spark: target.stored_type(spark) for spark in types}
 
 
-def check_own(work: TableRange, target: LakeTable, mark: CommitMark) -> None:
+def _check_own(work: TableRange, target: LakeTable, mark: CommitMark) -> None:
     """Raise MergeError if a table exists already that no merge of this stream made."""
     if target.version is None or (work.row is not None and work.row.version is not None):
         return
@@ -456,7 +457,7 @@ def _check_untouched(work: TableRange, target: LakeTable) -> None:
         )
 
 
-def check_names(table: str, version: TableVersion, lake: Lake, *, plain: bool) -> None:
+def _check_names(table: str, version: TableVersion, lake: Lake, *, plain: bool) -> None:
     """Raise MergeError for a column with a reserved name; `plain`: the lake table has no extra columns."""
     for name in (column.name for column in version.columns):
         if name in lake.reserved or _is_taken(name, plain=plain):
@@ -472,7 +473,7 @@ def _is_taken(name: str, *, plain: bool) -> bool:
     return name in _EXTRAS if plain else name.lower().startswith(PREFIX)
 
 
-def check_extras(table: str, before: DataFrame | None, extras: Extras) -> None:
+def _check_extras(table: str, before: DataFrame | None, extras: Extras) -> None:
     """Raise MergeError if the earlier rows have other extra columns."""
     if before is None:
         return
