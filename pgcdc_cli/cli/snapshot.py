@@ -10,7 +10,7 @@ from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import write
 from pgcdc_cli.cli.publication import column_names
-from pgcdc_cli.cli.stream import ProgressLine, carry_out, shows_progress
+from pgcdc_cli.cli.running import ProgressLine, carry_out, shows_progress
 from pgcdc_cli.cli.target import (
     STDOUT,
     StreamTarget,

@@ -1,12 +1,5 @@
-"""`pgcdc stream`: turn options into one run of the stream, with a line that shows its progress."""
+"""`pgcdc stream`: turn options into one run of the stream."""
 
-import shutil
-import signal
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,15 +9,8 @@ from pgcdc_cli.cli import stream_options, units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.metrics import MetricsOutput, address
-from pgcdc_cli.cli.printing import (
-    counted,
-    human_bytes,
-    log_times,
-    say,
-    talk,
-    write_as_far_as_possible,
-    write_message,
-)
+from pgcdc_cli.cli.printing import log_times, say
+from pgcdc_cli.cli.running import ProgressLine, carry_out, reached, shows_progress, timed
 from pgcdc_cli.cli.service_manager import ServiceManager
 from pgcdc_cli.cli.target import (
     STDOUT,
@@ -42,17 +28,9 @@ from pgcdc_cli.cli.target import (
     subscription,
     with_connector,
 )
-from pgcdc_cli.ending_signals import early_ending, early_hangup, replaced
 
 if TYPE_CHECKING:
-    from types import FrameType
-
-    from pgcdc_cli.stream.run import StreamRun
-    from pgcdc_cli.stream.settings import RunTotals, Signals, StreamSettings
-    from pgcdc_cli.stream.snapshot.snapshot_run import SnapshotRun
-
-_INTERVAL = 0.5
-"""Seconds between two updates of the line."""
+    from pgcdc_cli.stream.settings import RunTotals, StreamSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -229,75 +207,6 @@ def _say_nothing_is_taken(slot: str) -> None:
     say(f'nothing is consumed from slot "{slot}": -f - consumes what it prints')
 
 
-class ProgressLine:
-    """Shows a run's progress on standard error: a line that is rewritten; without a terminal one every 10 s.
-
-    With `shown` false it shows nothing.
-    """
-
-    def __init__(self, *, shown: bool) -> None:
-        self._shown = shown
-        self._live = sys.stderr.isatty() and not talk.as_json
-        self._interval = _INTERVAL if self._live else 10.0
-        self._shown_at = self._began = time.monotonic()
-        self._rows = 0
-
-    def __call__(self, totals: "RunTotals") -> None:
-        """Show the totals if the interval has passed."""
-        now = time.monotonic()
-        if not self._shown or now - self._shown_at < self._interval:
-            return
-        # There are fewer rows than before if a lost connection took some back.
-        rate = max(totals.rows - self._rows, 0) / (now - self._shown_at)
-        self._shown_at, self._rows = now, totals.rows
-        self._write(self._text(totals, rate))
-
-    def end(self, totals: "RunTotals") -> None:
-        """Sum up the run in one line, if it has durable output."""
-        if not self._shown or not totals.durable_lsn:
-            return
-        rate = totals.rows / max(time.monotonic() - self._began, 0.001)
-        # A run that mostly waited has no rate worth a word.
-        write_message("info", self._text(totals, rate) if rate >= 1 else _reached(totals))
-
-    def _text(self, totals: "RunTotals", rate: float) -> str:
-        if totals.snapshot_bytes is not None:
-            return f"{rate:,.0f} rows/s; {_reached(totals)}{_time_left(totals, rate)}"
-        spooled = f"{human_bytes(totals.spooled)} of large transactions spooled"
-        begun = f"{rate:,.0f} rows/s" if rate or not totals.spooled else spooled
-        return f"{begun}, {_reached(totals)}"
-
-    def _write(self, text: str) -> None:
-        if not self._live:
-            write_message("info", text)
-            return
-        width = shutil.get_terminal_size().columns
-        write_as_far_as_possible(f"\r\x1b[K{text[: width - 1]}")
-        talk.live = True
-
-
-def _reached(totals: "RunTotals") -> str:
-    if totals.snapshot_bytes is not None:
-        expected = "" if totals.snapshot_rows is None else f" of about {totals.snapshot_rows:,}"
-        return f"snapshot: {totals.rows:,}{expected} rows, {human_bytes(totals.snapshot_bytes)}"
-    lag = human_bytes(max(totals.wal_end - totals.durable_lsn, 0))
-    done = f"{counted(totals.rows, 'row')} in {counted(totals.transactions, 'transaction')}"
-    return f"lag {lag}, durable to {totals.durable_lsn}; {done}"
-
-
-def _time_left(totals: "RunTotals", rate: float) -> str:
-    rows = (totals.snapshot_rows or 0) - totals.rows
-    if rows <= 0 or rate < 1:
-        return ""
-    seconds = rows / rate
-    return f", {seconds:,.0f} s left" if seconds < 120 else f", {seconds / 60:,.0f} min left"
-
-
-def shows_progress(target: StreamTarget) -> bool:
-    """Whether standard error is a terminal that doesn't also show the output."""
-    return sys.stderr.isatty() and not (target.stdout and sys.stdout.isatty())
-
-
 def _run(
     settings: "StreamSettings", target: StreamTarget, progress: ProgressLine, metrics: MetricsOutput
 ) -> None:
@@ -310,56 +219,10 @@ def _run(
         progress(totals)
         metrics(totals)
         if manager.is_due:
-            manager.tell(_reached(totals))
+            manager.tell(reached(totals))
 
     run = StreamRun(settings, sink_for(target, format_, signals), format_, signals, report)
-    with metrics.open(), _timed(signals, settings.limits.max_time):
+    with metrics.open(), timed(signals, settings.limits.max_time):
         carry_out(run, signals, progress)
         # A run that had nothing to receive has reported nothing so far.
         metrics(run.totals)
-
-
-def carry_out(run: "StreamRun | SnapshotRun", signals: "Signals", progress: ProgressLine) -> None:
-    """Run until the end, or until a signal; a last line sums it up."""
-    with handled(signals):
-        try:
-            run.run()
-        finally:
-            progress.end(run.totals)
-
-
-@contextmanager
-def handled(signals: "Signals") -> Iterator[None]:
-    """Handle signals: INT and TERM ask for a clean end, and a second one ends at once; HUP reopens files."""
-
-    def stop(_number: int, _frame: "FrameType | None") -> None:
-        signals.stop = True
-        for ending in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(ending, signal.SIG_DFL)
-        if signals.waiting:
-            raise KeyboardInterrupt
-
-    def hangup(_number: int, _frame: "FrameType | None") -> None:
-        signals.hangup = True
-
-    with replaced({signal.SIGINT: stop, signal.SIGTERM: stop, signal.SIGHUP: hangup}):
-        early_ending.check()
-        signals.hangup |= early_hangup.came
-        yield
-
-
-@contextmanager
-def _timed(signals: "Signals", seconds: float | None) -> Iterator[None]:
-    """Interrupt a wait for the server when time is up; between batches the run checks the time itself."""
-
-    def time_up(_number: int, _frame: "FrameType | None") -> None:
-        signals.time_up = True
-        if signals.waiting:
-            raise KeyboardInterrupt
-
-    with replaced({signal.SIGALRM: time_up}):
-        signal.setitimer(signal.ITIMER_REAL, min(seconds or 0, threading.TIMEOUT_MAX))
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)

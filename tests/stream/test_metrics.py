@@ -24,7 +24,7 @@ DOCUMENT = "docs/metrics.md"
 EACH_REPORT = """
 import sys
 from pgcdc_cli.cli.app import main
-from pgcdc_cli.cli.stream import ProgressLine
+from pgcdc_cli.cli.running import ProgressLine
 
 ProgressLine.__call__ = lambda self, totals: print(totals.wal_end, file=sys.stderr)
 sys.exit(main())

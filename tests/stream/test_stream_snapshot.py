@@ -22,7 +22,7 @@ from standbys import replayed
 from stream_runs import NOW, SMALL, TABLES, Load, in_directory, insert, numbers, refused, repeating, stream
 from warm_process import run_warm
 
-from pgcdc_cli.cli.stream import ProgressLine
+from pgcdc_cli.cli.running import ProgressLine
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.stream.settings import RunTotals
