@@ -9,8 +9,8 @@ import typer
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.metrics import address
-from pgcdc_cli.cli.target import FormatName
 from pgcdc_cli.formats.interface import Compression as CompressionName
+from pgcdc_cli.formats.interface import FormatName
 from pgcdc_cli.formats.interface import Layout as LayoutName
 from pgcdc_cli.formats.interface import Numeric as NumericName
 from pgcdc_cli.types.database_text import InvalidText as InvalidTextName

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.printing import wants_colour
 from pgcdc_cli.cli.units import name_and_value
-from pgcdc_cli.formats.interface import Compression, Layout, Numeric
+from pgcdc_cli.formats.interface import Compression, FormatName, Layout, Numeric
 from pgcdc_cli.types.database_text import InvalidText
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pgcdc_cli.stream.settings import Signals, SnapshotPlan, StreamSettings
 
 SnapshotMode = Literal["never", "initial", "only"]
-FormatName = Literal["jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"]
 
 STDOUT = "-"
 
@@ -281,37 +280,41 @@ def folder_of(target: StreamTarget) -> Path:
 
 
 def format_for(target: StreamTarget) -> "Format | RawFormat":
-    """Make the format. Raises USAGE for options that exclude each other."""
-    if target.connector is not None:
-        return _debezium(target, target.connector)
-    from pgcdc_cli.formats.raw import RawFormat
-    from pgcdc_cli.formats.select import select_format
-
-    made = select_format(
-        target.format,
-        layout="stream" if target.directory is None else target.layout,
-        compression=target.compression,
-        numeric=target.numeric,
-        transactions=target.begins_and_commits,
-        colour=target.stdout and wants_colour(sys.stdout),
-    )
-    if isinstance(made, RawFormat):
-        return replace(made, for_terminal=target.stdout and sys.stdout.isatty())
-    return made if target.wal2json is None else _with_options(made, target.wal2json)
-
-
-def _with_options(made: "Format | RawFormat", options: "Wal2jsonOptions") -> "Format":
-    from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
-
-    assert isinstance(made, Wal2jsonFormat), "options are read for this format alone"
-    return replace(made, options=options)
-
-
-def _debezium(target: StreamTarget, config: "ConnectorConfig") -> "Format":
-    from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
+    """Make the format. Raises USAGE for options that it doesn't support."""
+    from pgcdc_cli.formats.select import check_options
 
     layout: Layout = "stream" if target.directory is None else target.layout
-    return DebeziumFormat(config, layout, target.compression, target.values_only)
+    compression, numeric, transactions = target.compression, target.numeric, target.begins_and_commits
+    # Debezium has properties in place of --numeric and --transactions.
+    if target.format != "debezium":
+        check_options(target.format, layout, compression, numeric, transactions=transactions)
+    match target.format:
+        case "jsonl":
+            from pgcdc_cli.formats.jsonl import JsonlFormat
+
+            return JsonlFormat(layout, compression, numeric, transactions=transactions)
+        case "arrow":
+            from pgcdc_cli.formats.arrow import ArrowFormat
+
+            return ArrowFormat("none" if compression == "none" else "zstd")
+        case "debezium":
+            from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
+
+            assert target.connector is not None, "its configuration was read"
+            return DebeziumFormat(target.connector, layout, compression, values_only=target.values_only)
+        case "wal2json":
+            from pgcdc_cli.formats.wal2json.wal2json_format import Wal2jsonFormat
+
+            assert target.wal2json is not None, "its options were read"
+            return Wal2jsonFormat(layout, compression, target.wal2json)
+        case "pretty":
+            from pgcdc_cli.formats.pretty import PrettyFormat
+
+            return PrettyFormat(colour=target.stdout and wants_colour(sys.stdout))
+        case "raw":
+            from pgcdc_cli.formats.raw import RawFormat
+
+            return RawFormat(for_terminal=target.stdout and sys.stdout.isatty())
 
 
 def sink_for(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pgcdc_cli.changes.table import TableSchema
 
 Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
+FormatName = Literal["jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"]
 Layout = Literal["table", "stream"]
 Compression = Literal["none", "gzip", "zstd"]
 Numeric = Literal["string", "number"]
