@@ -28,7 +28,10 @@ MORE = [
     "ALTER TABLE whole REPLICA IDENTITY FULL",
     "INSERT INTO whole SELECT 1, NULL, string_agg(md5(i::text), '') FROM generate_series(1, 1000) i",
     "UPDATE whole SET note = 'now' WHERE id = 1",
+    "BEGIN; INSERT INTO whole VALUES (5, 'first'); INSERT INTO items VALUES ('second', 1); COMMIT",
     "DELETE FROM whole",
+    "INSERT INTO orders (id, note) SELECT 60, string_agg(md5(i::text), '') FROM generate_series(1, 1000) i",
+    "UPDATE orders SET id = 61 WHERE id = 60",
     "SELECT pg_logical_emit_message(false, 'loose', 'hi')",
     "INSERT INTO items VALUES ('behind it', 1)",
 ]
@@ -115,6 +118,55 @@ def test_events_in_one_file_are_read_by_their_schemas(stream, changes, pgcdc):
     assert shown(pgcdc, "file") == shown(pgcdc, "d")
 
 
+VALUES = """
+    CREATE TABLE exact (
+        id int PRIMARY KEY, price numeric(12,2), free numeric, many numeric(5,1)[], bytes bytea,
+        flags bit(12), day date, clock time, local timestamp, at timestamptz, gap interval, small float4,
+        large float8);
+    INSERT INTO exact VALUES
+        (1, -0.05, -1e-7, '{-1.5,NULL}', '\\xfbff00', B'000000000101', '0044-03-15 BC', '00:00:00',
+            '1969-12-31 23:59:59.5', '0001-01-01 00:00 BC', '-00:04:00', 0.1, -1e22),
+        (2, 9999999999.99, 123456789012345678901234567890.5, '{}', '', B'111100000000', 'infinity',
+            '23:59:59.999', '-infinity', '2026-01-02 03:04:05.5', '-1 mons +2 days -00:00:00.5', 1e-9, 'NaN'),
+        (3, 0, 0, NULL, '\\x00', B'100000000000', '-infinity', '01:02:03', 'infinity', 'infinity',
+            '1 year -1 days +00:00:01', NULL, '-Infinity'),
+        (4, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '1 year', 3.4e38, 5e-324);
+"""
+
+
+@pytest.mark.parametrize(
+    ("modes", "lost", "lost_without_schema_files"),
+    [
+        ((), set(), set()),
+        (("decimal.handling.mode=double",), {"free"}, {"price"}),
+        (("decimal.handling.mode=string", "time.precision.mode=connect"), set(), set()),
+        (("binary.handling.mode=base64",), set(), {"bytes"}),
+        (
+            ("binary.handling.mode=base64-url-safe", "value.converter.decimal.format=numeric"),
+            set(),
+            {"bytes"},
+        ),
+        (("binary.handling.mode=hex", "time.precision.mode=adaptive_time_microseconds"), set(), {"bytes"}),
+    ],
+    ids=str,
+)
+def test_values_are_read_back_however_events_have_them(
+    shop, stream, pgcdc, modes, lost, lost_without_schema_files
+):
+    """Except for those that a configuration leaves no way back from, as a schema leaves none to zero bits."""
+    shop.execute(VALUES)
+    stream("-D", "lines")
+    settings = [part for mode in ("interval.handling.mode=string", *modes) for part in ("-c", mode)]
+    stream("-D", "d", *SERVER, "-c", "snapshot.mode=never", *settings)
+    stream("-f", "file", *SERVER, "-c", "snapshot.mode=never", *settings)
+    for events, away in (("d", lost), ("file", {"flags"} | lost | lost_without_schema_files)):
+        expected, found = (
+            [without(one["new"], *away) for one in shown(pgcdc, where, "--table", "public.exact")]
+            for where in ("lines", events)
+        )
+        assert found == expected
+
+
 def test_what_stands_for_json_that_was_not_sent_is_a_string(shop, stream, pgcdc):
     """Debezium fills the old row's required columns."""
     shop.execute("CREATE TABLE papers (id int PRIMARY KEY, doc jsonb NOT NULL)")
@@ -144,8 +196,9 @@ def test_transaction_records_are_brackets(stream, pgcdc):
 
 
 def test_rows_of_a_snapshot(shop, pgcdc):
-    """Debezium writes very old dates differently in snapshots, so there are none here."""
+    """Debezium writes very old dates differently in snapshots, so there are none here but infinite ones."""
     shop.execute("""DELETE FROM "Odd ""Name"" s" WHERE at < '1900-01-01'""")
+    shop.execute("INSERT INTO orders (id, day) VALUES (70, 'infinity'), (71, '-infinity')")
     where = ("--snapshot", "initial", "--endpos", "now")
     for name, form in (("j", ("--format", "jsonl")), ("e", (*SERVER, *MODES))):
         line = stream_command(shop.uri, f"new_{name}", "-D", name, *where, *form, publications=["p"])
