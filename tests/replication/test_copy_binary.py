@@ -167,11 +167,11 @@ def test_every_value_is_that_of_the_text(session):
 
 
 def test_values_are_read_without_their_text_where_nothing_is_unusual(session):
-    types = [builtin(oid, -1) for oid in (16, 20, 21, 23, 25, 700, 701, 1082, 1083, 1114, 1184)]
+    types = [builtin(oid, -1) for oid in (16, 20, 21, 23, 25, 26, 700, 701, 1082, 1083, 1114, 1184)]
     types.append(type_of(session, "numeric(12,2)"))
-    names = ["bool", "int8", "int2", "int4", "text", "float4", "float8"]
+    names = ["bool", "int8", "int2", "int4", "text", "oid", "float4", "float8"]
     names += ["date", "time", "timestamp", "timestamptz", "numeric(12,2)"]
-    literals = ["t", "1", "2", "3", "x", "1.5", "2.5", *["2024-02-29 12:34:56"] * 4, "10.10"]
+    literals = ["t", "1", "2", "3", "x", "4294967295", "1.5", "2.5", *["2024-02-29 12:34:56"] * 4, "10.10"]
     row = ", ".join(f"'{literal}'::{name}" for literal, name in zip(literals, names, strict=True))
     nulls = ", ".join(f"NULL::{name}" for name in names)
     query = sql.SQL(f"SELECT {row} UNION ALL SELECT {nulls}")
@@ -201,17 +201,29 @@ def test_a_nan_has_the_bits_of_the_text_s(session):
         assert bits[0].to_pybytes() == bits[1].to_pybytes()
 
 
-def numeric_bytes(digits: list[int], weight: int) -> bytes:
-    return b"".join(number.to_bytes(2) for number in (len(digits), weight, 0, 0, *digits))
+def numeric_bytes(digits: list[int], weight: int, sign: int = 0, scale: int = 0) -> bytes:
+    return b"".join(number.to_bytes(2) for number in (len(digits), weight, sign, scale, *digits))
+
+
+def as_numeric_5_2(value: bytes) -> pa.Array:
+    wire = message(row(value))
+    [column] = binary_columns(np.frombuffer(wire, np.uint8), np.array([0, len(wire)]), [NUMERIC_5_2])
+    return column
 
 
 @pytest.mark.parametrize("digits", [[123, 4567], [1000], [9999] * 5, [1234, 5678, 9012, 3456, 7890]])
 def test_a_numeric_beyond_its_precision_is_left_to_its_text(digits):
     """A server stores none, but a catalog that was tampered with may say so."""
-    wire = message(row(numeric_bytes(digits, len(digits) - 1)))
-    [column] = binary_columns(np.frombuffer(wire, np.uint8), np.array([0, len(wire)]), [NUMERIC_5_2])
+    column = as_numeric_5_2(numeric_bytes(digits, len(digits) - 1))
     assert column.type == pa.binary()
     assert column.to_pylist() == [b"".join(b"%04d" % digit for digit in digits).lstrip(b"0")]
+
+
+def test_a_numeric_that_its_type_cannot_hold_is_neither_rounded_nor_made_a_number():
+    assert as_numeric_5_2(numeric_bytes([1, 2345], 0, scale=4)).to_pylist() == [b"1.2345"]
+    assert as_numeric_5_2(numeric_bytes([], 0, sign=0xD000)).to_pylist() == [b"Infinity"]
+    with pytest.raises(PgcdcError, match="it has a digit beyond 9999"):
+        as_numeric_5_2(numeric_bytes([10_000], 0xFFFF, scale=2))
 
 
 def test_values_that_look_like_rows_are_told_from_them_at_once(monkeypatch):
