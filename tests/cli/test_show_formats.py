@@ -1,5 +1,6 @@
 """`pgcdc show` prints the same changes for every format, except for what a format doesn't record."""
 
+import io
 import json
 
 import pytest
@@ -7,6 +8,8 @@ from processes import PGCDC, stream_command
 from show_tools import show
 
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.reader import wal2json_reader
+from pgcdc_cli.reader.stored_file import StoredFile
 
 SERVER = ("--format", "debezium", "-c", "topic.prefix=srv", "-c", "skipped.operations=none")
 MODES = ("-c", "decimal.handling.mode=string", "-c", "interval.handling.mode=string")
@@ -130,7 +133,8 @@ VALUES = """
             '23:59:59.999', '-infinity', '2026-01-02 03:04:05.5', '-1 mons +2 days -00:00:00.5', 1e-9, 'NaN'),
         (3, 0, 0, NULL, '\\x00', B'100000000000', '-infinity', '01:02:03', 'infinity', 'infinity',
             '1 year -1 days +00:00:01', NULL, '-Infinity'),
-        (4, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '1 year', 3.4e38, 5e-324);
+        (4, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '1 year', 3.4e38, 5e-324),
+        (5, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '00:00:00', NULL, NULL);
 """
 
 
@@ -292,6 +296,24 @@ def test_objects_of_wal2json_version_1(stream, changes, pgcdc):
     assert rows == expected
     assert [one["prefix"] for one in found if one["op"] == "M"] == ["app", "app", "loose"]
     assert [one["op"] for one in found if one["op"] in "BC"][:4] == ["B", "C", "B", "C"]
+
+
+def test_a_primary_key_that_a_deleted_row_came_without_is_left_out(pgcdc, tmp_path):
+    """With `include-pk`, and another index as replica identity."""
+    identity, pk = {"name": "code", "type": "text", "value": "x"}, {"name": "id", "type": "integer"}
+    line = {"action": "D", "schema": "s", "table": "t", "identity": [identity], "pk": [pk]}
+    (tmp_path / "lines").write_text(json.dumps(line) + "\n")
+    (change,) = shown(pgcdc, tmp_path / "lines")
+    assert without(change, "schema", "table") == {"op": "D", "old": {"code": "x"}}
+
+
+def test_an_object_that_is_read_in_two_pieces_is_whole():
+    """Such as a number, which could end where the first piece does."""
+    message = b'{"xid":12345,"change":[{"kind":"message","transactional":true,"prefix":"p","content":"c"}]}'
+    for at in range(len(message)):
+        content = io.BufferedReader(io.BytesIO(b" " * (wal2json_reader._CHUNK - at) + message))
+        changes = wal2json_reader.read_transactions(StoredFile("file"), content)
+        assert [json.loads(change.line)["xid"] for change in changes] == [12345] * 3
 
 
 FORMATS = {"debezium": EXACT, "wal2json": ("--layout", "stream", "--format", "wal2json", *SAID)}

@@ -18,10 +18,11 @@ from pgcdc_cli.reader.stored_file import StoredFile
 from pgcdc_cli.types.pg_type import builtin
 
 COLUMNS = tuple(
-    TableColumn.of(name, builtin(oid, -1), in_replica_identity=name == "id")
+    TableColumn.of(name, builtin(oid, -1), in_replica_identity=name in {"id", "day"})
     for name, oid in (("id", 23), ("day", 1082), ("at", 1114), ("size", 701))
 )
-TABLE = TableSchema(16384, "public", "t", ReplicaIdentity.DEFAULT, COLUMNS, ("id",))
+TABLE = TableSchema(16384, "public", "ARROW1", ReplicaIdentity.DEFAULT, COLUMNS, ("id", "day"))
+"""Its name, which is in the file's footer, too, is what an Arrow file ends with."""
 
 
 def column(*texts):
@@ -39,6 +40,10 @@ def image(ids, unchanged=None):
     return FullImage(values, (None, unchanged, None, None))
 
 
+def key(*texts):
+    return KeyImage((*map(column, texts), None, None))
+
+
 def stamps(*index):
     return Stamps.of([Stamp(i, Lsn(i + 100), Lsn(200), 1_700_000_000_000_000, 7, i) for i in index])
 
@@ -47,8 +52,10 @@ WRITTEN = Slice(
     None,
     (
         ChangeBatch(TABLE, "I", stamps(0, 3), image(["1", "2"]), None),
-        ChangeBatch(TABLE, "U", stamps(1), image(["5"]), KeyImage((column("1"), None, None, None))),
-        ChangeBatch(TABLE, "D", stamps(4), None, KeyImage((column("2"), None, None, None))),
+        ChangeBatch(
+            TABLE, "U", stamps(1), image(["5"]), KeyImage((column("1"), column("2026-01-02"), None, None))
+        ),
+        ChangeBatch(TABLE, "D", stamps(4), None, KeyImage((column("2"), column("-infinity"), None, None))),
     ),
     (TruncateChange(TABLE, Stamp(2, Lsn(102), Lsn(200), 1_700_000_000_000_000, 7, 2), True, False),),
 )

@@ -1,5 +1,7 @@
 """Typed values become the text again that PostgreSQL printed."""
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -176,3 +178,9 @@ def test_every_day_is_read_back_as_itself(days):
     column = pa.array([days], pa.int32()).cast(pa.date32())
     pg_type = builtin(OIDS["date"], -1)
     assert to_arrow(pg_type, pg_texts(column, pg_type)).values.cast(pa.int32()).to_pylist() == [days]
+
+
+def test_a_small_decimal_has_no_exponent():
+    """Which is how Python prints it."""
+    some = pa.array([Decimal("1E-10"), Decimal(-12), None], pa.decimal128(12, 10))
+    assert pg_texts(some, None).to_pylist() == [b"0.0000000001", b"-12.0000000000", None]

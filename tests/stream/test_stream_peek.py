@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -54,6 +55,22 @@ def test_on_a_terminal_nothing_is_taken_and_it_says_so(database, slot):
     assert (status, printed.count("INSERT")) == (0, 3)
     assert errors == f'pgcdc: nothing is consumed from slot "{slot}": -f - consumes what it prints\n'
     assert left(database) == before
+
+
+def test_on_a_terminal_it_says_so_once_however_often_it_connects(database, slot):
+    """Each connection needs a copy of its own, and nothing is printed again."""
+    lose = """
+        SELECT pg_terminate_backend(pid)
+        FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid
+        WHERE temporary AND database = %s AND state = 'streaming'
+    """
+    with ThreadPoolExecutor(1) as terminal:
+        running = terminal.submit(on_a_terminal, *stream_command(database.uri, slot, "--max-transactions", 4))
+        wait_until(lambda: database.execute(lose, (database.name,)).fetchone())
+        database.execute("INSERT INTO t VALUES (4)")
+        status, printed, errors = running.result()
+    assert (status, printed.count("INSERT")) == (0, 4)
+    assert (errors.count("trying again"), errors.count("nothing is consumed")) == (1, 1)
 
 
 def test_on_a_terminal_nothing_is_said_of_a_slot_that_is_not_there(database, slot):
