@@ -70,12 +70,12 @@ def test_standard_input_is_shown_as_a_file_on_its_own(stream, tmp_path, options)
     assert piped.stdout == subprocess.run([*show, file], stdout=subprocess.PIPE, check=True).stdout
 
 
-@pytest.mark.parametrize("more", ["file", "bytes"])
+@pytest.mark.parametrize("more", ["file", "stream", "bytes"])
 def test_what_follows_an_arrow_file_is_not_left_out_in_silence(stream, pgcdc, tmp_path, more):
     stream("-D", "d", "--format", "arrow")
     (file,) = (tmp_path / "d" / "public.items").iterdir()
-    data = file.read_bytes()
-    (tmp_path / "two.arrow").write_bytes(data + (data if more == "file" else bytes(500)))
+    data = as_stream(file.read_bytes()) if more == "stream" else file.read_bytes()
+    (tmp_path / "two.arrow").write_bytes(data + (bytes(500) if more == "bytes" else data))
     ran = pgcdc("show", "two.arrow")
     assert ran.status == 8
     assert "another stream, or something else, follows: show one file at a time" in ran.err

@@ -262,6 +262,14 @@ def test_a_manifest_of_a_newer_version_is_not_to_be_replaced(directory, refused,
             b"I\0\0\0\1N\0\0\n",
             "could not tell the table of a change: relation 1 is unknown, in the message at byte 0",
         ),
+        (
+            b"R\0\0\0\1s\0t\0d\0\1\1id\0\0\0\0\27\377\377\377\377\nI\0\0\0\1N\0\0\n",
+            "could not fit a row to s.t, in the message at byte 25",
+        ),
+        (
+            b'{"xid":7,' + b" " * 100_000 + b'"change":7}',
+            "no transaction of wal2json at character 100018: there is no [",
+        ),
     ],
 )
 def test_what_is_no_file_of_ours_is_refused(pgcdc, tmp_path, content, reason):

@@ -375,6 +375,14 @@ def test_counts_without_transactions(stream, changes, pgcdc):
     assert "transactions" not in show(pgcdc, "bare", "--stat")
 
 
+def test_transactions_are_counted_by_their_begins_and_ends_if_nothing_else_tells_them_apart(pgcdc, tmp_path):
+    lines = {one: json.dumps({"action": one, "schema": "s", "table": "t"}) for one in "BIC"}
+    (tmp_path / "lines").write_text("\n".join(lines[one] for one in "BIICBIICBIC"))
+    counted = json.loads(show(pgcdc, "lines", "--stat", "--json"))
+    assert counted["transactions"] == 3
+    assert [one["changes"] for one in counted["largest"]] == [2, 2, 1]
+
+
 def test_events_are_made_of_changes_alone(stream, refused):
     """Neither from Debezium's events, nor from wal2json's lines."""
     stream("-D", "d", *EXACT)

@@ -2,11 +2,14 @@
 
 import json
 import os
+from dataclasses import replace
 
 import psycopg
 import pytest
 
 from pgcdc_cli.cli.printing import human_bytes
+from pgcdc_cli.directory.checkpoint import decode, encode
+from pgcdc_cli.lsn import Lsn
 
 
 @pytest.fixture
@@ -53,6 +56,25 @@ def test_a_directory_says_how_far_it_is(changes, shop, pgcdc, tmp_path):
     lines = pgcdc("status", "changes").out.splitlines()
     assert f"slot          {changes}, database {shop.name}" in lines
     assert f"segments      1: 1 to 1, up to {manifest[-1]['end_lsn']}" in lines
+
+
+@pytest.mark.usefixtures("changes")
+def test_finished_segments_without_their_checkpoint_are_counted(pgcdc, tmp_path):
+    (tmp_path / "changes" / "checkpoint.json").unlink()
+    ran = pgcdc("status", "changes", "--json")
+    assert (ran.status, ran.err) == (0, "")
+    content = json.loads(ran.out)
+    assert (content["checkpoint"], content["files"]["segments"]) == (None, 1)
+
+
+def test_a_server_whose_log_ends_before_the_checkpoint_is_an_older_copy(changes, shop, pgcdc, tmp_path):
+    """A slot there says nothing: what it sends may be another history."""
+    saved = tmp_path / "changes" / "checkpoint.json"
+    far = Lsn(shop.confirmed(changes) + (1 << 40))
+    saved.write_bytes(encode(replace(decode(saved.read_bytes()), end_lsn=far)))
+    ran = pgcdc("status", "changes", "-d", shop.uri)
+    assert ran.status == 13
+    assert f"could not continue from {far}: the server's WAL ends before that, at " in ran.err
 
 
 def test_a_server_tells_of_the_slot(changes, shop, pgcdc):

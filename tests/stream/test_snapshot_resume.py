@@ -19,6 +19,7 @@ from sink_tools import make_table
 from stream_runs import NOW, Load, refused, stream
 from stream_runs import TABLES as LOADED
 from test_stream_snapshot import FORMATS, KILLED, checkpoint, killed_at, slots_of
+from warm_process import run_warm
 
 from pgcdc_cli.changes.selection import TableStarts
 from pgcdc_cli.changes.slice import ChangeBatch, FullImage, Slice, Stamp, Stamps, TruncateChange
@@ -156,6 +157,18 @@ def test_without_its_slot_a_snapshot_does_not_go_on(shop18, tmp_path, slot):
     shop18.drop_slot(slot)
     run = stream(shop18.uri, slot, "-D", str(out), *INITIAL, *NOW)
     refused(run, 5, f'continue with the snapshot: slot "{slot}" is gone', hint)
+
+
+def test_the_slot_of_a_snapshot_that_goes_on_later_shows_no_gap_unless_it_is_gone(shop18, tmp_path, slot):
+    out = tmp_path / "out"
+    killed(shop18, slot, out, *INITIAL)
+    status = [*PGCDC, "status", str(out), "-d", shop18.uri]
+    shown = run_warm(status)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    shop18.drop_slot(slot)
+    shown = run_warm(status)
+    assert shown.returncode == 5
+    assert f'could not find slot "{slot}", which the checkpoint names' in shown.stderr
 
 
 def test_a_truncate_before_a_table_was_read_anew_is_no_news(shop18, tmp_path, slot):
