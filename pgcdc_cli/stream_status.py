@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgcdc_cli.catalog import Catalog, Slot
+from pgcdc_cli.directory.beyond_checkpoint import GAPS, gap_remedy_of_directory, gap_remedy_of_file
 from pgcdc_cli.directory.checkpoint import Checkpoint, check_gap, check_system, older_server, read_checkpoint
 from pgcdc_cli.directory.disk import Disk, damaged
 from pgcdc_cli.directory.file_names import CHECKPOINT, MANIFEST, beside
@@ -138,6 +139,18 @@ def check_continues(output: Path, slot: Slot) -> None:
     checkpoint = read_local(output)[0]
     if checkpoint is not None and checkpoint.end_lsn:
         check_gap(slot.name, slot.confirmed_flush_lsn or Lsn(0), checkpoint.end_lsn)
+
+
+def advise(error: PgcdcError, output: Path, checkpoint: Checkpoint) -> None:
+    """Give the error of a slot the hint that a run gives, if accepting the gap would cut something off."""
+    if error.kind not in GAPS or not checkpoint.end_lsn:
+        return
+    disk = Disk()
+    if output.is_dir():
+        remedy = gap_remedy_of_directory(disk, str(output), checkpoint)
+    else:
+        remedy = gap_remedy_of_file(disk, str(output.parent), output.name, checkpoint)
+    error.hint = remedy or error.hint
 
 
 def read_merged(warehouse: str, files: FinishedSegments) -> MergeState | None:

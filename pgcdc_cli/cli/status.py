@@ -140,7 +140,7 @@ class _Status(NamedTuple):
 
 
 def _look(output: Path, conninfo: str, warehouse: str | None, *, verify: bool) -> _Status:
-    from pgcdc_cli.stream_status import check_continues, read_local, read_merged, read_slot
+    from pgcdc_cli.stream_status import advise, check_continues, read_local, read_merged, read_slot
 
     checkpoint, files = read_local(output)
     verified = _verified(output, checkpoint) if verify else None
@@ -152,6 +152,7 @@ def _look(output: Path, conninfo: str, warehouse: str | None, *, verify: bool) -
             if slot is not None:
                 check_continues(output, slot)
         except PgcdcError as error:
+            advise(error, output, checkpoint)
             failure = error
     return _Status(not output.is_dir(), checkpoint, files, slot, merged, failure, verified)
 

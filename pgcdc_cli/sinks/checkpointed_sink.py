@@ -161,7 +161,6 @@ class CheckpointedSink:
             self._checkpoint = checkpoint
             self._save(recovered)
             self._edge = recovered.edge
-        self._spools.clear(self._edge.prepared)
 
     def start(self, source: StreamSource, start_lsn: Lsn, checkpoint: Checkpoint | None = None) -> None:
         """Begin a new stream at `start_lsn`, or go on with `checkpoint` as `check_source` returned it.
@@ -179,6 +178,7 @@ class CheckpointedSink:
 
     def _begin(self) -> None:
         self._schedule.begin()
+        self._spools.clear(self._edge.prepared)
         self._destination.start(self._saved, self._save)
         self._started = True
 

@@ -8,13 +8,14 @@ Recovery raises CHECKPOINT if the files don't match the checkpoint; then it has 
 steps of a pending rotation.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
 from typing import ClassVar
 
 from pgcdc_cli.directory import manifest
+from pgcdc_cli.directory.beyond_checkpoint import data_files, gap_remedy_of_directory, unnamed_partials
 from pgcdc_cli.directory.checkpoint import Checkpoint, PartialFile, PendingRotation
 from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, damaged, folder_of
 from pgcdc_cli.directory.file_names import (
@@ -22,8 +23,6 @@ from pgcdc_cli.directory.file_names import (
     MANIFEST,
     PARTIAL,
     ControlFiles,
-    may_hold_data,
-    parse_file_name,
 )
 from pgcdc_cli.directory.manifest import Segment, SegmentFile, decode_segment
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -52,7 +51,6 @@ class SegmentDirectory:
 
     in_segments: ClassVar[bool] = True
     control: ControlFiles = IN_DIRECTORY
-    gap_remedy: ClassVar[None] = None
 
     def __init__(self, outputs: TableFiles, settings: SinkSettings) -> None:
         self._outputs = outputs
@@ -64,6 +62,14 @@ class SegmentDirectory:
             )
         self._manifest_size = 0
         self._made = False
+        self._uncut: Checkpoint | None = None
+
+    @property
+    def gap_remedy(self) -> str | None:
+        """The hint for a gap that would cut off what is in the files."""
+        if self._uncut is None:
+            return None
+        return gap_remedy_of_directory(self._files.disk, self._files.root, self._uncut)
 
     def lock(self) -> HeldLock:
         """Lock the directory, which is created if it is missing."""
@@ -92,13 +98,21 @@ class SegmentDirectory:
         self._files.disk.fsync_folder(str(PurePath(self._files.root).parent))
 
     def recover(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Finish a pending rotation, and truncate the open files to their durable size."""
-        recovered, self._manifest_size = _recover(self._files, checkpoint)
-        return recovered
+        """Finish a pending rotation, and find the open files, with all that was durable."""
+        self._uncut, self._manifest_size = _recover(self._files, checkpoint)
+        return self._uncut
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
-        """Continue the open files of the checkpoint's segment."""
+        """Continue the open files of the checkpoint's segment, from their durable size.
+
+        What is beyond is cut off only now, when the source is known to send it again.
+        """
         del save
+        self._uncut = None
+        for entry in checkpoint.files:
+            self._files.truncate(entry.path, entry.state.size)
+        for path in tuple(unnamed_partials(self._files.disk, self._files.root, checkpoint)):
+            self._files.remove(path)
         self._outputs.start(checkpoint.segment, self._files.disk.names(self._files.root))
         for entry in checkpoint.files:
             head = self._files.disk.read(self._files.full(entry.path), 0, entry.head_size)
@@ -186,7 +200,7 @@ def _rename(files: OpenFiles, old: str, new: str) -> None:
 
 
 def _recover(files: OpenFiles, checkpoint: Checkpoint) -> tuple[Checkpoint, int]:
-    """Finish a pending rotation, truncate open files to their durable size, delete unnamed `.partial` files.
+    """Check the files that the checkpoint names, and finish a pending rotation.
 
     Returns the checkpoint to save (the same object if nothing changed), and the manifest's size in bytes.
     """
@@ -198,9 +212,6 @@ def _recover(files: OpenFiles, checkpoint: Checkpoint) -> tuple[Checkpoint, int]
         checkpoint = replace(checkpoint, pending=None)
     else:
         size = _check_manifest(files, checkpoint)
-    for file in checkpoint.files:
-        files.truncate(file.path, file.state.size)
-    _remove_unnamed(files, checkpoint)
     return checkpoint, size
 
 
@@ -236,36 +247,8 @@ def _check_manifest(files: OpenFiles, checkpoint: Checkpoint) -> int:
     return 0 if found is None else found.size
 
 
-def _remove_unnamed(files: OpenFiles, checkpoint: Checkpoint) -> None:
-    named = {file.path for file in checkpoint.files}
-    for path, segment in tuple(_data_files(files)):
-        if path.endswith(PARTIAL) and segment >= checkpoint.segment and path not in named:
-            files.remove(path)
-
-
 def _find_data(files: OpenFiles) -> str | None:
     """Return the path of something that a stream wrote in a directory; None if there is nothing."""
     if files.stat(MANIFEST) is not None:
         return MANIFEST
-    return next((path for path, _ in _data_files(files)), None)
-
-
-def _data_files(files: OpenFiles) -> Iterator[tuple[str, int]]:
-    """Yield all data files of a directory, finished or not: relative path and segment number.
-
-    Folders that can't be pgcdc's are skipped: only root may look into a file system's `lost+found`.
-    """
-    for name in files.disk.names(files.root):
-        found = files.stat(name)
-        if found is not None and found.folder:
-            if may_hold_data(name):
-                yield from _data_files_in(name + "/", files.disk.names(files.full(name)))
-        else:
-            yield from _data_files_in("", [name])
-
-
-def _data_files_in(folder: str, names: list[str]) -> Iterator[tuple[str, int]]:
-    for name in names:
-        parsed = parse_file_name(name)
-        if parsed is not None:
-            yield folder + name, parsed.segment
+    return next((path for path, _ in data_files(files.disk, files.root)), None)

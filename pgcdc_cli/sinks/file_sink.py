@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import ClassVar
 
+from pgcdc_cli.directory.beyond_checkpoint import gap_remedy_of_file, moved_name
 from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
 from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, Stat, damaged
 from pgcdc_cli.directory.file_names import beside
@@ -23,8 +24,6 @@ from pgcdc_cli.sinks.sink import SinkSettings
 _PUT_BACK = "move the file that was written back under this name, and run again"
 _RESTORE = "restore the file from a copy, and run again"
 _MOVE_AWAY = "move it away, and run again"
-_OLDER = '"{}" has changes beyond its checkpoint, which do not come again: {}'
-_NEWER_COPY = "restore the checkpoint from a newer copy"
 _NOT_OURS = "move it away, or write to another file; if pgcdc wrote it, put {} back next to it"
 
 
@@ -61,7 +60,14 @@ class SingleFile:
         self._files = outputs.files
         self._files.kept = self._name = name
         self._moved: str | None = None
-        self.gap_remedy: str | None = None
+        self._uncut: Checkpoint | None = None
+
+    @property
+    def gap_remedy(self) -> str | None:
+        """The hint for a gap that would cut off what is in the file."""
+        if self._uncut is None:
+            return None
+        return gap_remedy_of_file(self._files.disk, self._files.root, self._name, self._uncut)
 
     @property
     def _full(self) -> str:
@@ -92,14 +98,12 @@ class SingleFile:
         if checkpoint.inode is None:
             self._check_empty("the checkpoint names none", _MOVE_AWAY)
             return checkpoint
+        self._uncut = checkpoint
         (entry,) = checkpoint.files
-        there = self._files.stat(self._name)
-        if there is None or (there.inode != checkpoint.inode and not there.size):
-            self._moved = self._find_moved(checkpoint.inode, entry.state)
+        self._moved = self._find_moved(checkpoint, entry.state)
         if self._moved is not None:
-            self.gap_remedy = self._against_cut(self._moved, checkpoint)
             return checkpoint
-        if there is None:
+        if self._files.stat(self._name) is None:
             hint = self._without_it(checkpoint)
             raise damaged(self._full, "it is missing; was it moved without HUP?", hint=hint)
         self._files.descriptor(self._name)
@@ -115,17 +119,7 @@ class SingleFile:
             raise damaged(self._full, reason, hint=self._without_copy(checkpoint))
         if not whole:
             raise damaged(self._full, "it was changed", hint=self._without_copy(checkpoint))
-        self.gap_remedy = self._against_cut(self._name, checkpoint)
         return replace(checkpoint, inode=found.inode)
-
-    def _against_cut(self, name: str, checkpoint: Checkpoint) -> str | None:
-        """Make the hint for a file with more than the checkpoint names, such as one from a backup."""
-        found = self._files.stat(name)
-        if found is None or found.size == checkpoint.files[0].state.size:
-            return None
-        move = "move the file away, " if name == self._name else ""
-        anew = f"{_NEWER_COPY}; if there is none, {move}remove {self.control.checkpoint}, and run again"
-        return _OLDER.format(name, _NEWER_COPY if checkpoint.prepared else anew)
 
     def _without_it(self, checkpoint: Checkpoint) -> str:
         """Make the hint for a file that isn't there; with prepared transactions only it can help."""
@@ -149,13 +143,11 @@ class SingleFile:
         enough = found.size >= state.size
         return enough and self._files.disk.crc32(self._files.full(name), state.size) == state.crc32
 
-    def _find_moved(self, inode: tuple[int, int], state: FileState) -> str | None:
+    def _find_moved(self, checkpoint: Checkpoint, state: FileState) -> str | None:
         """Return the name that the file has now in its folder; None if it isn't there with all its rows."""
-        for name in self._files.disk.names(self._files.root):
-            found = self._files.stat(name)
-            if found is not None and found.inode == inode:
-                return name if self._has_all(name, found, state) else None
-        return None
+        name = moved_name(self._files.disk, self._files.root, self._name, checkpoint)
+        found = None if name is None else self._files.stat(name)
+        return name if name and found and self._has_all(name, found, state) else None
 
     def start(self, checkpoint: Checkpoint, save: Callable[[Checkpoint], None]) -> None:
         """Continue the file that the checkpoint names, from its durable size, or begin one.
@@ -168,7 +160,7 @@ class SingleFile:
         (entry,) = checkpoint.files
         name = self._moved or self._name
         self._files.truncate(name, entry.state.size)
-        self.gap_remedy = None
+        self._uncut = None
         if self._moved is None:
             self._outputs.open(entry, b"", exists=True)
         else:

@@ -11,12 +11,8 @@ import psycopg
 
 from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.changes.selection import PATTERN_HINT, Selection
-from pgcdc_cli.directory.checkpoint import (
-    Checkpoint,
-    StreamSource,
-    check_gap,
-    older_server,
-)
+from pgcdc_cli.directory.beyond_checkpoint import GAPS
+from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap, older_server
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import Format, TableLists
 from pgcdc_cli.formats.raw import RawFormat
@@ -99,6 +95,14 @@ class RunStart:
 
     def prepare(self, connection: ReplicationConnection, identity: SystemIdentity) -> None:
         """Check that this is the checkpoint's source, create what is missing, and start the sink."""
+        try:
+            self._prepare(connection, identity)
+        except PgcdcError as error:
+            if error.kind in GAPS and self._done:
+                error.hint = self._sink.gap_remedy or error.hint
+            raise
+
+    def _prepare(self, connection: ReplicationConnection, identity: SystemIdentity) -> None:
         settings = self._settings
         if settings.make_publication is not None and self._sink.checkpoint is None:
             settings.make_publication(self._catalog)
@@ -147,8 +151,7 @@ class RunStart:
             if error.kind is ErrorKind.SLOT_MISSING and self._done:
                 self._check_server_without_slot(source, connection, log_end)
                 known = self._sink.checkpoint is not None
-                lost = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
-                error.hint = self._sink.gap_remedy or lost
+                error.hint = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
             raise
 
     def _check_server_without_slot(
@@ -198,7 +201,7 @@ class RunStart:
         if done and not (exists or self._accepts_gap):
             message = f'could not continue from {done}: slot "{name}" is gone'
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
-            raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=self._sink.gap_remedy or hint)
+            raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=hint)
         self._check_publications(for_slot=exists)
         check_slot_name(name)
         try:
@@ -257,19 +260,14 @@ class RunStart:
             if settings.accept_database:
                 # Its slot, which is this database's, is found by its position to have all changes since.
                 checkpoint = replace(checkpoint, source=replace(checkpoint.source, database=source.database))
-            try:
-                return check_source(
-                    checkpoint,
-                    source,
-                    slot_position=Lsn(0) if self.unread else position,
-                    accept_gap=self._accepts_gap,
-                    accept_publications=settings.accept_publications,
-                    history=lambda: connection.timeline_history(source.timeline),
-                )
-            except PgcdcError as error:
-                if error.kind is ErrorKind.GAP:
-                    error.hint = self._sink.gap_remedy or error.hint
-                raise
+            return check_source(
+                checkpoint,
+                source,
+                slot_position=Lsn(0) if self.unread else position,
+                accept_gap=self._accepts_gap,
+                accept_publications=settings.accept_publications,
+                history=lambda: connection.timeline_history(source.timeline),
+            )
         if self._done and not settings.accept_gap:
             check_gap(settings.slot, position, self._done, _LOST_UNCHECKED)
         elif self._done and position > self._done:

@@ -683,7 +683,7 @@ def test_a_segment_is_not_published_by_recovery_with_a_file_that_was_changed(tmp
     assert reader(tmp_path / "d").segments() == []
 
 
-def test_recovery_deletes_unnamed_partials_of_this_segment_or_later_and_nothing_else(tmp_path):
+def test_unnamed_partials_of_this_segment_or_later_are_deleted_once_the_source_is_known(tmp_path):
     folder = crashed(tmp_path / "d").parent
     gone = [
         folder / "000002-0000000000000010-7.jsonl.partial",
@@ -700,8 +700,33 @@ def test_recovery_deletes_unnamed_partials_of_this_segment_or_later_and_nothing_
         path.parent.mkdir(exist_ok=True)
         path.write_text("x")
     open_sink(tmp_path / "d").close()
+    assert all(path.exists() for path in gone + kept)
+    started(tmp_path / "d").close()
     assert not any(path.exists() for path in gone)
     assert all(path.read_text() == "x" for path in kept)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_is_beyond_the_checkpoint_stays_until_the_source_is_known_to_send_it_again(tmp_path, named):
+    """Of backups, the checkpoint may be an older one: the slot is ahead then, and the run is refused."""
+    partial = crashed(tmp_path / "d")
+    longer = partial if named else partial.with_name("000002-0000000000000010-7.jsonl.partial")
+    durable = longer.read_bytes() if named else b""
+    assert open_sink(tmp_path / "d").gap_remedy is None
+    longer.write_bytes(durable + b"more")
+    for _ in range(2):
+        again = open_sink(tmp_path / "d")
+        assert again.gap_remedy == (
+            f'"public.a/{longer.name}" has changes beyond its checkpoint, which do not come again:'
+            " restore the checkpoint from a newer copy; if there is none, write to another directory"
+        )
+        again.close()
+        assert longer.read_bytes() == durable + b"more"
+    again.open()
+    again.start(SOURCE, START, again.checkpoint)
+    assert again.gap_remedy is None
+    assert (longer.read_bytes() if longer.exists() else b"") == durable
+    again.close()
 
 
 def test_other_options_are_a_usage_error_that_says_so(tmp_path):

@@ -207,7 +207,8 @@ def test_a_spool_goes_with_the_first_checkpoint_that_does_not_name_it(tmp_path):
     sink.close()
 
 
-def test_spools_that_the_checkpoint_does_not_name_are_removed_before_the_stream_begins(tmp_path):
+def test_spools_that_the_checkpoint_does_not_name_are_removed_once_the_source_is_known(tmp_path):
+    """Beside an older copy of the checkpoint, they may be of transactions that don't come again."""
     sink = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
     sink.open()
     sink.start(SOURCE, START)
@@ -216,5 +217,8 @@ def test_spools_that_the_checkpoint_does_not_name_are_removed_before_the_stream_
     sink.flush()
     spooled(sink, 8, "not in the checkpoint")
     sink._release()
-    make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS).open()
+    again = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
+    again.open()
+    assert len(list((tmp_path / "d" / "_spool").iterdir())) == 2
+    again.start(SOURCE, START, again.checkpoint)
     assert list((tmp_path / "d" / "_spool").iterdir()) == [tmp_path / "d" / prepared.path]

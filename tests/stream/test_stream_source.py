@@ -10,12 +10,17 @@ import psycopg
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from segments import contents
-from stream_runs import NOW, delivers, insert, make_slot, numbers, position, refused, stream
+from stream_runs import NOW, delivers, end_of_log, insert, make_slot, numbers, position, refused, stream
+from warm_process import run_warm
 
 OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
 ACCEPT_GAP = "changes in between are lost: --accept-gap continues without them"
 OTHER_VERSION = "it is intact: continue with the pgcdc that wrote it, or a newer one"
 RESTORE = "restore the file from a copy, or start over with an empty directory and a new slot"
+
+
+def status(uri: str, path: Path) -> subprocess.CompletedProcess[str]:
+    return run_warm([*PGCDC, "status", "-d", uri, str(path)])
 
 
 def test_a_checkpoint_of_another_slot(source, written):
@@ -52,8 +57,7 @@ def test_a_checkpoint_of_another_server(source, written, own_server):
         stream(server.uri(), slot, "-D", str(out), *NOW), 13,
         f"continue from the checkpoint: it belongs to system identifier {ours}, not {theirs}", OTHER_PLACE,
     )  # fmt: skip
-    status = [*PGCDC, "status", "-d", server.uri(), str(out)]
-    shown = subprocess.run(status, capture_output=True, text=True, timeout=60, check=False)
+    shown = status(server.uri(), out)
     assert shown.returncode == 13
     assert f"belongs to system identifier {ours}, not {theirs}\nhint: {OTHER_PLACE}\n" in shown.stderr
     with psycopg.connect(server.uri(), autocommit=True) as there:
@@ -209,6 +213,8 @@ def test_what_a_file_has_beyond_an_older_checkpoint_is_not_cut_off(source, tmp_p
         run = stream(source.uri, slot, "-f", out, *NOW, *accept)
         assert (run.returncode, run.stderr.splitlines()[-1]) == (5 if slot_is_gone else 6, f"hint: {hint}")
         assert numbers(out.read_text()) == [1, 2]
+    run = status(source.uri, out)
+    assert (run.returncode, run.stderr.splitlines()[-1]) == (5 if slot_is_gone else 6, f"hint: {hint}")
     if not slot_is_gone:
         checkpoint.write_bytes(newer)
         assert stream(source.uri, slot, "-f", out, *NOW).returncode == 0
@@ -220,6 +226,45 @@ def test_what_a_file_has_beyond_an_older_checkpoint_is_not_cut_off(source, tmp_p
     assert stream(source.uri, slot, "-f", out, *NOW).returncode == 0
     assert numbers((tmp_path / "before").read_text()) == [1, 2]
     assert numbers(out.read_text()) == ([4] if slot_is_gone else [3, 4])
+
+
+@pytest.mark.parametrize("slot_is_gone", [False, True])
+def test_what_a_directory_has_beyond_an_older_checkpoint_is_not_cut_off(
+    source, tmp_path, follow, slot_is_gone
+):
+    slot, out = source.create_slot(), tmp_path / "out"
+    checkpoint = out / "checkpoint.json"
+    following = follow(source.uri, slot, out, "-D", str(out), "-F", "0.1")
+
+    def durable(number: int) -> bytes:
+        insert(source, number, number)
+        end = end_of_log(source)
+        wait_until(lambda: source.confirmed(slot) >= end)
+        return checkpoint.read_bytes()
+
+    older, newer = durable(1), durable(2)
+    following.stop(signal.SIGKILL)
+    [partial] = out.glob("public.t/*.partial")
+    checkpoint.write_bytes(older)
+    if slot_is_gone:
+        source.drop_slot(slot)
+    hint = (
+        f'hint: "public.t/{partial.name}" has changes beyond its checkpoint, which do not come again: restore'
+        " the checkpoint from a newer copy; if there is none, write to another directory"
+    )
+    create = ("--create-slot",) if slot_is_gone else ()
+    expected = (5 if slot_is_gone else 6, hint)
+    for accept in ((), create, (*create, "--accept-gap")):
+        run = stream(source.uri, slot, "-D", str(out), *NOW, *accept)
+        assert (run.returncode, run.stderr.splitlines()[-1]) == expected
+        assert numbers(partial.read_text()) == [1, 2]
+    run = status(source.uri, out)
+    assert (run.returncode, run.stderr.splitlines()[-1]) == expected
+    if slot_is_gone:
+        return
+    checkpoint.write_bytes(newer)
+    insert(source, 3, 3)
+    assert delivers(source.uri, slot, out) == [1, 2, 3]
 
 
 def test_a_slot_made_anew_is_a_gap(source, written):
