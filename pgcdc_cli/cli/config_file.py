@@ -20,6 +20,9 @@ from pgcdc_cli.cli.command_tree import (
 )
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
+LARGEST = 1 << 20
+"""Characters of a file, at most: a device such as /dev/zero has no end."""
+
 Defaults: TypeAlias = dict[str, Any]
 """Click's default_map: values by parameter name; those of a member command are under its name."""
 
@@ -27,7 +30,11 @@ Defaults: TypeAlias = dict[str, Any]
 def read_defaults(path: Path, root: ClickCommand) -> Defaults:
     """Read a file and check it against the command tree. Raises USAGE, which names what is wrong."""
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise _bad_file(path, f"it has more than {LARGEST >> 20} MB")
+        content = tomllib.loads(text)
     except OSError as error:
         reason = error.strerror or str(error)
         hint = "check --config, and the file's permissions"

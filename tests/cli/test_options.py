@@ -475,6 +475,14 @@ def test_a_missing_configuration_file_is_named(refused):
     )
 
 
+@pytest.mark.parametrize("option", ["--config", "--connector-config"])
+def test_a_configuration_file_without_end_is_refused(pgcdc, option):
+    ran = pgcdc("stream", "-S", "s", "-f", "out", "--format", "debezium", option, "/dev/zero")
+    assert (ran.status, ran.out) == (2, "")
+    limit = "1 MB" if option == "--config" else "16 MB"
+    assert f'"/dev/zero": it has more than {limit}\n' in ran.err
+
+
 @pytest.mark.parametrize(
     ("line", "name"),
     [

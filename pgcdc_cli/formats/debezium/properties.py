@@ -317,6 +317,8 @@ _NOT_DONE = (
     "value.converter.",
 )
 _SERVERS = "debezium.source."
+_LARGEST = 16 << 20
+"""Characters of a file, at most: lists of tables may be long, but a device such as /dev/zero has no end."""
 _BLANKS = " \t\f"
 _ENTRY = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
@@ -327,10 +329,13 @@ def read_properties(path: Path) -> dict[str, str]:
     Raises PgcdcError (USAGE) for a file that can't be read.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_LARGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise _unreadable(path, str(reason)) from error
+    if len(text) > _LARGEST:
+        raise _unreadable(path, f"it has more than {_LARGEST >> 20} MB")
     if text.lstrip().startswith(("{", "[")):
         return _from_json(path, text)
     return _from_java(text)
