@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from processes import PGCDC, wait_until
 from segments import contents
-from servers import Database
+from servers import Database, new_slot_name
 from stream_runs import NOW, repeating, stream
 
 TABLES = """
@@ -68,6 +68,38 @@ def test_a_snapshot_is_as_of_a_moment_at_which_no_table_was_changed_before_it_wa
     assert (run.returncode, run.stderr) == (0, "")
     names = {("leaf", one) for one in (1, 2)} if "DETACH" in meanwhile else {("root", one) for one in (1, 2)}
     assert rows(run.stdout) == {one for one in found if one[0] != "leaf"} | names
+
+
+@pytest.mark.parametrize("arguments", [["snapshot"], ["stream", "-f", "-", "--snapshot", "only", "-S"]])
+def test_a_partition_that_is_attached_while_rows_are_read_is_not_read_as_a_part_of_its_root(
+    any_database, arguments
+):
+    """The root didn't have its rows at the snapshot's moment, and changes in between aren't the root's."""
+    any_database.execute("CREATE TABLE first (a int PRIMARY KEY, b text)")
+    any_database.execute("INSERT INTO first SELECT g, repeat('x', 1000) FROM generate_series(1, 60000) g")
+    any_database.execute(
+        TABLES.replace("FOR ALL TABLES", "FOR TABLE first, root WITH (publish_via_partition_root)")
+    )
+    any_database.execute("CREATE TABLE more (LIKE root); INSERT INTO more VALUES (9)")
+    slot = [new_slot_name()] if arguments[-1] == "-S" else []
+    line = [
+        *PGCDC,
+        *arguments,
+        *slot,
+        "-d",
+        any_database.uri,
+        "--publication",
+        "pub",
+        "--snapshot-workers",
+        "1",
+    ]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as run:
+        begun = run.stdout.read(1)
+        any_database.execute("ALTER TABLE root ATTACH PARTITION more FOR VALUES FROM (9) TO (10)")
+        printed, said = run.communicate(timeout=60)
+    assert (run.returncode, said) == (0, b"")
+    found = rows((begun + printed).decode())
+    assert {one for one in found if one[0] != "first"} == {("root", 1), ("root", 2)}
 
 
 DROPPED = 'pgcdc: warning: table "public.locked" was dropped a moment ago: none of its rows are read\n'

@@ -94,6 +94,12 @@ WHERE c.oid IN (SELECT oid FROM parts) AND c.relfilenode <> pg_relation_filenode
           <> ARRAY(SELECT relid::oid FROM pg_partition_tree(c.oid) ORDER BY 1)
 """
 
+# Who may read only some columns may not name tableoid.
+_PARTITIONS = """
+SELECT t::bigint, ARRAY(SELECT relid::oid::bigint FROM pg_partition_tree(t) WHERE isleaf)
+FROM unnest(%(roots)s::oid[]) t WHERE has_table_privilege(t, 'SELECT')
+"""
+
 # A table that was dropped, and has no successor of the same name; functions see the present catalog.
 _DROPPED = "SELECT has_table_privilege(%(oid)s::oid, 'SELECT') IS NULL AND to_regclass(%(name)s) IS NULL"
 
@@ -149,7 +155,8 @@ class SnapshotFacts(NamedTuple):
     its schema. `unreadable` are columns without the SELECT privilege, `hidden` says that row-level security
     applies to the role. `pages` is the size, 0 if the table can't be divided, `rows` the estimated number, -1
     if unknown. `unvalidated` are columns that may hold a NULL from before they were NOT NULL (`NOT VALID`,
-    PostgreSQL 18). `numbers` are the columns' `attnum`.
+    PostgreSQL 18). `numbers` are the columns' `attnum`. `partitions` are those of the snapshot, by OID, since
+    no lock of ours keeps others from being attached; None if there are none, or the role can't choose them.
     """
 
     row_filter: str | None
@@ -161,6 +168,7 @@ class SnapshotFacts(NamedTuple):
     rows: int
     unvalidated: frozenset[str]
     numbers: Mapping[str, int]
+    partitions: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +220,8 @@ class SnapshotTable:
         source = only + sql.Identifier(self.schema.schema, self.schema.name)
         if self.sample is not None:
             source += sql.SQL(" TABLESAMPLE BERNOULLI ({})").format(sql.Literal(self.sample))
+        if self.facts.partitions is not None:
+            more = (*more, sql.SQL("tableoid = ANY ({}::oid[])").format(sql.Literal(self.facts.partitions)))
         # The server made the row filter; the user gave --where, which runs with the user's own privileges.
         given = [text for text in (self.facts.row_filter, self.where) if text is not None]
         conditions = [*more, *(sql.SQL("({}\n)").format(sql.SQL(cast("Any", text))) for text in given)]
@@ -285,13 +295,6 @@ def find_tables(
     nothing. Raises RIGHTS, which names everything that the role may not read, USAGE if a table lacks a
     column, and ChangedTableError.
     """
-    with session.waiting():
-        return _find_tables(session, wanted, describe, unmatched)
-
-
-def _find_tables(
-    session: SnapshotSession, wanted: WantedRows, describe: Describe, unmatched: Callable[[list[str]], None]
-) -> list[SnapshotTable]:
     found = list(_found(session, wanted))
     known = [(*one.names, [column.name for column in one.relation.columns]) for one in found]
     unmatched(wanted.selection.unmatched(known))
@@ -312,8 +315,16 @@ def _find_tables(
     _check_columns(tables, wanted.selection.columns)
     _check_rights(tables, session.role.as_string())
     tables = [table for table in tables if _lock(session, table, tables)]
+    tables = _with_partitions(session, tables)
     _check_not_altered(session, tables)
     return tables
+
+
+def _with_partitions(session: SnapshotSession, tables: list[SnapshotTable]) -> list[SnapshotTable]:
+    """Let partitioned tables know their partitions, which `_check_not_altered` then compares."""
+    roots = [table.schema.oid for table in tables if not table.facts.alone]
+    found = dict(session.ask(_PARTITIONS, {"roots": roots})) if roots else {}
+    return [replace(one, facts=one.facts._replace(partitions=found.get(one.schema.oid))) for one in tables]
 
 
 def _lock(session: SnapshotSession, table: SnapshotTable, tables: Sequence[SnapshotTable]) -> bool:
