@@ -77,7 +77,9 @@ class EarlierChanges:
         }
         known = sent.keys() | set(change.get("unchanged", ()))
         row = {name: value for name, value in earlier.items() if name in known} | sent
-        self._rows[_row_name(change, change["key"])] = _lsn(change), row
+        # A snapshot's row was there before any change that comes after it, even one at the same position.
+        lsn = Lsn(0) if change["op"] == "R" else _lsn(change)
+        self._rows[_row_name(change, change["key"])] = lsn, row
         if len(self._rows) > _MOST_ROWS:
             self._rows.popitem(last=False)
 

@@ -110,6 +110,13 @@ def test_an_update_without_its_old_row_shows_what_an_earlier_change_left():
     ]
 
 
+def test_a_snapshot_s_row_is_known_to_the_first_change_after_it():
+    """Nothing need be in the WAL between the two, so they can have the same position."""
+    assert shown(row("R", 1, "a", lsn="0/1"), row("U", 1, "b", lsn="0/1"))[1] == (
+        "UPDATE s.t id=1  note=a -> b  0/1"
+    )
+
+
 TRUNCATE = {"op": "T", "cascade": False, "restart_identity": False}
 
 
