@@ -278,7 +278,7 @@ class _Merges:
     def tell(self, summary: "MergeSummary") -> None:
         if self._json:
             write(json_text.dumps(summary.data))
-        elif summary.segment != self._segment:
+        elif summary.segment != self._segment and talk.verbosity >= 0:
             write(_one_line(summary))
         self._segment = summary.segment
         problems = {f"{one.problem}; hint: {one.hint}" for one in summary.tables if one.problem is not None}
@@ -310,7 +310,7 @@ def _is_up_to_date(options: "MergeOptions", *, json: bool) -> bool:
         content = {"format_version": 1, "mode": options.mode, "segment": segment, "lsn": str(position)}
         nothing: dict[str, Any] = {"tables": [], "warnings": [], "unmatched": []}
         write(json_text.dumps({**content, **nothing, "error": None, "seconds": 0.0}))
-    elif sys.stdout.isatty() or talk.verbosity > 0:
+    elif talk.verbosity > 0 or (talk.verbosity == 0 and sys.stdout.isatty()):
         found = f"merged up to segment {segment}, LSN {position}" if segment else "no segment is finished yet"
         write(f"nothing new: {found}")
     return True
@@ -333,9 +333,11 @@ def _say_progress(done: Mapping[str, Any]) -> None:
 
 
 def _print(summary: "MergeSummary", *, dry_run: bool) -> None:
-    """Print a table on a terminal, otherwise one line."""
+    """Print a table on a terminal, otherwise one line; with -q neither."""
     if dry_run:
         _print_plan(summary)
+        return
+    if talk.verbosity < 0:
         return
     if not sys.stdout.isatty():
         write(_one_line(summary))

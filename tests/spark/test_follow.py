@@ -189,6 +189,13 @@ def test_one_line_a_merge_until_a_signal_ends_it(spark_home: Path, number: signa
     assert " -XX:Tier4CompileThreshold" in trace
 
 
+def test_quiet_says_nothing_of_merges(spark_home: Path) -> None:
+    spark = spark_home / "bin" / "spark-submit"
+    executable(spark, f"cat {spark_home.parent}/summary; echo stopped >&2; exit 1")
+    ran = subprocess.run(**command(spark_home, "--follow", "-q"), capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (14, "")
+
+
 def test_what_makes_no_sense_for_one_that_stays(spark_home: Path) -> None:
     refused = subprocess.run(
         **command(spark_home, "--follow", "5s", "--if-new"), capture_output=True, text=True, check=False

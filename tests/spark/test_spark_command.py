@@ -105,12 +105,14 @@ def on_a_terminal(spark_home: Path, *arguments: str) -> str:
     return shown.decode().replace("\r\n", "\n")
 
 
-def test_one_line_where_nobody_looks(spark_home: Path) -> None:
+def test_one_line_where_nobody_looks_unless_only_errors_are_wanted(spark_home: Path) -> None:
     (spark_home.parent / "wh").mkdir()
     line = "merged 2 tables up to segment 2, LSN 0/1C: 1201 inserted, 60 updated, 8 deleted, in 1.5 s\n"
     assert run(spark_home) == (0, line, "")
     assert (spark_home.parent / "wh" / "_pgcdc.log").read_text() == "noise\n"
     assert run(spark_home, "--verbose") == (0, line, "noise\n")
+    assert run(spark_home, "--quiet") == (0, "", "")
+    assert json.loads(run(spark_home, "--quiet", "--json")[1]) == SUMMARY
     assert json.loads(run(spark_home, "--json")[1]) == SUMMARY
 
 
@@ -120,7 +122,7 @@ def test_progress_and_a_table_on_a_terminal(spark_home: Path) -> None:
     assert shown[1].split()[:3] == ["table", "inserted", "updated"]
     assert shown[3].startswith("public.two (changelog)")
     assert shown[-1] == "took          1.5 s"
-    assert "[1/2]" not in on_a_terminal(spark_home, "--quiet")
+    assert on_a_terminal(spark_home, "--quiet") == ""
 
 
 def test_values_that_became_null_are_counted_where_there_are_any(spark_home: Path) -> None:
@@ -294,6 +296,8 @@ def test_if_new_ends_without_spark_if_a_stream_has_not_finished_a_segment(
     checkpoint.write_text('{"segment":1}')
     assert not is_new(spark_home)
     assert run(spark_home, "--if-new", "--verbose")[1] == "nothing new: no segment is finished yet\n"
+    assert on_a_terminal(spark_home, "--if-new") == "nothing new: no segment is finished yet\n"
+    assert on_a_terminal(spark_home, "--if-new", "--quiet") == ""
     summary = json.loads(run(spark_home, "--if-new", "--json")[1])
     assert (summary["segment"], summary["lsn"], summary.keys()) == (0, "0/0", SUMMARY.keys())
     assert run(spark_home)[0] == 14
