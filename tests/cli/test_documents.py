@@ -34,6 +34,37 @@ def test_every_name_that_is_said_to_be_in_a_file_is_there():
     assert len(said) > 20
 
 
+@pytest.mark.parametrize(
+    "document", [ROOT / "README.md", ROOT / "docs" / "index.md"], ids=lambda path: path.name
+)
+def test_every_page_is_named_where_readers_begin(document):
+    pages = {page.resolve() for page in (ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "index.md"}
+    assert pages - {path for path, _ in links(document)} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(document):
+    """A site is built from docs/ alone, so nothing else checks what leads there from the project's folder."""
+    dead = [(path.name, place) for path, place in links(document) if not is_there(path, place)]
+    assert dead == []
+
+
+def links(document):
+    """The files that a document links to, and the headings in them, or None."""
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text()):
+        name, _, place = target.partition("#")
+        yield (document.parent / name).resolve() if name else document, place or None
+
+
+def is_there(path, place):
+    if not path.exists() or place is None:
+        return path.exists()
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL), re.MULTILINE
+    )
+    return place in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_they_make_a_site_that_needs_no_other(tmp_path):
     site = tmp_path / "site"
     line = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(site)]
@@ -92,3 +123,12 @@ def test_every_field_that_json_has_is_documented(shop, pgcdc, tmp_path):
         fields = printed_fields(json.loads(ran.out))
         assert fields - documented_fields(heading) == set() != fields
     shop.drop_slot(made)
+
+
+def test_a_manifest_s_line_is_as_shown(shop, pgcdc, tmp_path):
+    text = (ROOT / "docs" / "delivery.md").read_text()
+    shown = json.loads(re.search(r"^    (\{\"segment\".*?)\n\n", text, re.MULTILINE | re.DOTALL)[1])
+    stream = ("-S", shop.copy_slot(shop.slot), "--publication", "p", "-D", "d", "--endpos", "now")
+    assert pgcdc("stream", "-d", shop.uri, *stream).status == 0
+    line = json.loads((tmp_path / "d" / "manifest.jsonl").read_text().splitlines()[0])
+    assert (list(line), list(line["files"][0])) == (list(shown), list(shown["files"][0]))
