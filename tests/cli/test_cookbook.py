@@ -4,13 +4,15 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from processes import PGCDC, stream_command
 from servers import Database
 
-COOKBOOK = (Path(__file__).parents[2] / "docs" / "cookbook.md").read_text()
+ROOT = Path(__file__).parents[2]
+COOKBOOK = (ROOT / "docs" / "cookbook.md").read_text()
 CHANGES = [
     "INSERT INTO orders VALUES (1, 'Ada', 19.90), (2, 'Grace', 5.00)",
     "UPDATE orders SET total = 25.00 WHERE id = 1",
@@ -99,3 +101,19 @@ def test_duckdb_sorts_positions_of_any_length(tmp_path):
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert ran.stdout == "I 0 1\nI 1 1\nI 2 1\nI 3 1\n"
+
+
+def test_the_file_of_defaults_is_one(servers, tmp_path):
+    (defaults,) = re.findall(r"```toml\n(.*?)```", COOKBOOK, re.DOTALL)
+    (tmp_path / "shop.toml").write_text(defaults)
+    line = [*PGCDC, "--config", "shop.toml", "slot", "list", "-d", servers[18].uri()]
+    ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_completions_are_installed_where_it_says():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    installed = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"].values()
+    said = re.findall(r"/opt/pgcdc/(share/[\w./-]+)", COOKBOOK)
+    assert [place for place in said if not any(path.startswith(place) for path in installed)] == []
+    assert len(said) == 3
