@@ -265,7 +265,7 @@ def _tell_of_unfinished(paths: list[Path]) -> None:
     for path in paths:
         if rows := unfinished_rows(path):
             more = counted(rows, "change")
-            say(f'"{path}" has {more} more, in a segment that isn\'t finished: --partial shows them')
+            say(f'"{path}" has {more} more, in a segment that isn\'t finished: add --partial')
 
 
 class _Shown:

@@ -18,6 +18,7 @@ from pgcdc_cli import __version__
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import example_lines, summary, walk
 from pgcdc_cli.cli.generate import generated, stale
+from pgcdc_cli.cli.printing import talk
 from pgcdc_cli.cli.root_command import COMMANDS, root_command
 from pgcdc_cli.errors import ErrorKind
 
@@ -118,16 +119,50 @@ def test_no_summary_of_a_command_is_cut(path, pgcdc):
 @EVERY_COMMAND
 def test_examples_are_commands_that_pgcdc_understands(command):
     assert example_lines(command)
-    root = root_command()
     for line in example_lines(command):
         words = shlex.split(line)
         assert words[0] == "pgcdc"
-        context = root.make_context("pgcdc", words[1:])
-        name, member, rest = root.resolve_command(context, [*context._protected_args, *context.args])
-        while hasattr(member, "commands"):
-            context = member.make_context(name, rest, parent=context)
-            name, member, rest = member.resolve_command(context, [*context._protected_args, *context.args])
-        member.make_context(name, rest, parent=context)
+        understand(words[1:])
+
+
+def understand(words):
+    """Read a command line as pgcdc does, and run nothing; raises what refuses it."""
+    root = root_command()
+    context = root.make_context("pgcdc", list(words))
+    name, member, rest = root.resolve_command(context, [*context._protected_args, *context.args])
+    while hasattr(member, "commands"):
+        context = member.make_context(name, rest, parent=context)
+        name, member, rest = member.resolve_command(context, [*context._protected_args, *context.args])
+    member.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize(
+    "document", [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))], ids=lambda path: path.name
+)
+def test_commands_in_documents_are_ones_that_pgcdc_understands(document, monkeypatch):
+    """Those on lines of their own, also from cron or behind another command."""
+    monkeypatch.setattr(talk, "verbosity", 0)
+    for words in commands_in(document.read_text()):
+        understand(words)
+
+
+def commands_in(text):
+    lines = re.findall(r"^    (?:\$ )?((?:.*\\\n)*.*)", text, re.MULTILINE)
+    for line in lines:
+        if "pgcdc " not in line or re.search(r"\.\.\. |…", line):
+            continue
+        reader = shlex.shlex(line.replace("\\\n", ""), posix=True, punctuation_chars="|&;()<>")
+        reader.whitespace_split = True
+        for command in re.split(r"\n(?:[|&;]+)\n", "\n".join(reader)):
+            words = re.sub(r"\A(?:[\d*/]+\n|\w+=.*\n)+", "", command).split("\n")
+            if words[0].rpartition("/")[2] == "pgcdc":
+                yield words[1:]
+
+
+def test_commands_in_documents_are_found():
+    found = [words for page in (PROJECT / "docs").glob("*.md") for words in commands_in(page.read_text())]
+    assert len(found) > 50
+    assert ["-q", "spark-submit", "--input", "/srv/changes", "--warehouse", "/srv/lake", "--if-new"] in found
 
 
 @EVERY

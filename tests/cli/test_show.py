@@ -400,7 +400,7 @@ def test_partial_shows_what_is_durable_and_no_more(shop, stream, pgcdc, tmp_path
     assert on_a_terminal(["show", "d"], tmp_path) == ""
     count = len(durable.splitlines())
     assert capfd.readouterr().err == (
-        f'pgcdc: "d" has {count} changes more, in a segment that isn\'t finished: --partial shows them\n'
+        f'pgcdc: "d" has {count} changes more, in a segment that isn\'t finished: add --partial\n'
     )
     for torn in (tmp_path / "d").rglob("*.partial"):
         with torn.open("ab") as file:
