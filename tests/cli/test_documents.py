@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES
 from pgcdc_cli.spark.warehouse import MergedTable
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +77,14 @@ def test_they_make_a_site_that_needs_no_other(tmp_path):
         []
     ] * len(texts)
     assert (site / "status-watch.svg").exists()
+
+
+def test_the_packages_of_table_formats_are_those_that_a_merge_takes():
+    texts = {page.name: page.read_text() for page in DOCUMENTS if page.name != "CHANGELOG.md"}
+    named = re.findall(r"\b(?:io\.delta|org\.apache\.iceberg):[\w.-]+:[\d.]+", "".join(texts.values()))
+    assert set(named) == set(PACKAGES.values())
+    jars = {package.partition(":")[2].replace(":", "-") + ".jar" for package in PACKAGES.values()}
+    assert {jar for jar in jars if jar not in texts["spark.md"]} == set()
 
 
 def test_the_tour_s_error_is_the_one_that_is_printed(shop, pgcdc):
