@@ -68,14 +68,14 @@ class RunStart:
         self.two_phase = settings.protocol.two_phase
 
     @property
-    def unread(self) -> bool:
+    def needs_snapshot(self) -> bool:
         """Whether a snapshot is wanted that neither this run nor an earlier one has completed."""
         checkpoint = self._sink.checkpoint
         wanted = self._settings.snapshot is not None and not self.snapshot_taken
         return wanted and (checkpoint is None or not checkpoint.end_lsn)
 
     @property
-    def _done(self) -> Lsn:
+    def _output_end(self) -> Lsn:
         """The position up to which there is output; without a checkpoint 0 until the stream begins."""
         known = self.begun or self._sink.checkpoint is not None
         return self._sink.durable_lsn if known else Lsn(0)
@@ -98,7 +98,7 @@ class RunStart:
         try:
             self._prepare(connection, identity)
         except PgcdcError as error:
-            if error.kind in GAPS and self._done:
+            if error.kind in GAPS and self._output_end:
                 error.hint = self._sink.gap_remedy or error.hint
             raise
 
@@ -109,7 +109,10 @@ class RunStart:
         source = StreamSource(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )
-        self.slot_to_come = self.unread and not settings.peek and self._makes_way(connection)
+        self.slot_to_come = False
+        if self.needs_snapshot and not settings.peek:
+            self._drop_leftover_slot(connection)
+            self.slot_to_come = self._snapshot_creates_slot()
         if self.slot_to_come:
             self._catalog.check_wal_level()
             position = Lsn(0)
@@ -126,7 +129,7 @@ class RunStart:
 
     def _slot_position(self, connection: ReplicationConnection, source: StreamSource, log_end: Lsn) -> Lsn:
         settings = self._settings
-        if settings.create_slot and not (self._created or self.unread or self.snapshot_taken):
+        if settings.create_slot and not (self._created or self.needs_snapshot or self.snapshot_taken):
             self._create_slot(connection, source, log_end)
         slot = self._checked_slot(connection, source, log_end)
         self.two_phase = settings.protocol.two_phase or bool(slot.two_phase)
@@ -148,7 +151,7 @@ class RunStart:
                 keeps_prepared=settings.keeps_prepared,
             )
         except PgcdcError as error:
-            if error.kind is ErrorKind.SLOT_MISSING and self._done:
+            if error.kind is ErrorKind.SLOT_MISSING and self._output_end:
                 self._check_server_without_slot(source, connection, log_end)
                 known = self._sink.checkpoint is not None
                 error.hint = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
@@ -164,12 +167,20 @@ class RunStart:
         self._checked(source, Lsn(0), connection)
         self._check_log_end(log_end, in_recovery=connection.in_recovery)
 
-    def _makes_way(self, connection: ReplicationConnection) -> bool:
-        """Whether the snapshot will create the slot. Drops one left by a run that ended just then.
+    def _drop_leftover_slot(self, connection: ReplicationConnection) -> None:
+        """Drop the slot of a run that ended when it had created it.
 
-        Its position, which that run recorded in the checkpoint, shows that it is ours. Raises SLOT_EXISTS for
-        another's.
+        Its position, which that run recorded in the checkpoint, shows that it is ours.
         """
+        checkpoint = self._sink.checkpoint
+        if checkpoint is None or checkpoint.read or not checkpoint.creating:
+            return
+        slot = self._catalog.slot(self._settings.slot)
+        if slot is not None and slot.confirmed_flush_lsn == checkpoint.creating:
+            connection.drop_slot(self._settings.slot)
+
+    def _snapshot_creates_slot(self) -> bool:
+        """Whether the snapshot is still to create the slot. Raises SLOT_EXISTS for another's."""
         settings, checkpoint = self._settings, self._sink.checkpoint
         slot = self._catalog.slot(settings.slot)
         if checkpoint is not None and checkpoint.read:
@@ -177,9 +188,6 @@ class RunStart:
             return False
         if slot is None:
             check_slot_name(settings.slot)
-            return True
-        if checkpoint is not None and checkpoint.creating and slot.confirmed_flush_lsn == checkpoint.creating:
-            connection.drop_slot(settings.slot)
             return True
         if settings.snapshot is not None and settings.snapshot.any_slot:
             return False
@@ -194,7 +202,7 @@ class RunStart:
         # An invalidated one is refused next, with a hint that helps.
         if slot is not None and (slot.lost or self._settings.if_not_exists):
             return
-        done = self._done
+        done = self._output_end
         if done and not exists:
             # A slot that is left on a server that is then refused would retain its WAL.
             self._check_server_without_slot(source, connection, log_end)
@@ -263,15 +271,15 @@ class RunStart:
             return check_source(
                 checkpoint,
                 source,
-                slot_position=Lsn(0) if self.unread else position,
+                slot_position=Lsn(0) if self.needs_snapshot else position,
                 accept_gap=self._accepts_gap,
                 accept_publications=settings.accept_publications,
                 history=lambda: connection.timeline_history(source.timeline),
             )
-        if self._done and not settings.accept_gap:
-            check_gap(settings.slot, position, self._done, _LOST_UNCHECKED)
-        elif self._done and position > self._done:
-            warn_of_gap(self._done, position)
+        if self._output_end and not settings.accept_gap:
+            check_gap(settings.slot, position, self._output_end, _LOST_UNCHECKED)
+        elif self._output_end and position > self._output_end:
+            warn_of_gap(self._output_end, position)
         return None
 
     def _check_log_end(self, log_end: Lsn, *, in_recovery: bool) -> None:
@@ -279,7 +287,7 @@ class RunStart:
 
         So no slot is ever confirmed beyond its server's WAL, on which `check_source` relies.
         """
-        done = self._done
+        done = self._output_end
         if done <= max(log_end, self._settings.start_lsn or Lsn(0)):
             return
         if in_recovery:
@@ -302,7 +310,7 @@ class RunStart:
 
     def _start_lsn(self, position: Lsn) -> Lsn:
         wanted = self._settings.start_lsn
-        if self.unread:
+        if self.needs_snapshot:
             return Lsn(0)
         if wanted is None or wanted == position:
             return position

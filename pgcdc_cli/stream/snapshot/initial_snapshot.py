@@ -48,7 +48,7 @@ class InitialSnapshot:
     @property
     def is_due(self) -> bool:
         """Whether it must be taken before the stream goes on."""
-        return not self._start.snapshot_taken and (self._plan.again or self._start.unread)
+        return not self._start.snapshot_taken and (self._plan.again or self._start.needs_snapshot)
 
     def export(self, conninfo: str) -> SlotSnapshot:
         """Take the snapshot; the caller closes it."""
@@ -127,7 +127,7 @@ class InitialSnapshot:
     def _begun(self) -> Begun | None:
         """Return what earlier runs read of the snapshot; None if a later run can't go on with this one."""
         checkpoint, read = self._sink.checkpoint, self._sink.edge.read
-        ours = self._start.slot_to_come or (read and self._start.unread)
+        ours = self._start.slot_to_come or (read and self._start.needs_snapshot)
         # With `at_prepare`, a transaction prepared before a table was read and committed later would be left
         # out.
         if checkpoint is None or not ours or self._settings.at_prepare:
