@@ -13,7 +13,8 @@ from processes import PGCDC, wait_until
 from warm_process import run_warm
 
 from pgcdc_cli.catalog.table_facts import describe_alone
-from pgcdc_cli.stream.snapshot.snapshot_rows import SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot.initial_snapshot import SlotSnapshot
+from pgcdc_cli.stream.snapshot.snapshot_rows import Snapshot
 from pgcdc_cli.stream.snapshot.snapshot_tables import WantedRows, find_tables
 
 

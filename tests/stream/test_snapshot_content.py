@@ -22,7 +22,8 @@ from warm_process import run_warm
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.catalog.table_facts import describe_alone
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.stream.snapshot.snapshot_rows import SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot.initial_snapshot import SlotSnapshot
+from pgcdc_cli.stream.snapshot.snapshot_rows import Snapshot
 from pgcdc_cli.stream.snapshot.snapshot_session import FOREVER, SnapshotSession
 from pgcdc_cli.stream.snapshot.snapshot_tables import WantedRows, find_tables
 from pgcdc_cli.types.binary.arrow_values import can_read
@@ -542,7 +543,7 @@ def test_the_slots_of_a_long_snapshot_are_not_idle(own_server):
 USES_SLOTS = """
 import sys
 from pgcdc_cli.cli.app import main
-from pgcdc_cli.stream.snapshot.snapshot_rows import SlotSnapshot
+from pgcdc_cli.stream.snapshot.initial_snapshot import SlotSnapshot
 
 SlotSnapshot.use_slots = lambda self, name: print("used", name, file=sys.stderr)
 sys.exit(main())

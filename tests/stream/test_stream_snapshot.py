@@ -98,7 +98,7 @@ KILLED = """
 import os, signal, sys
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
-from pgcdc_cli.stream.snapshot.snapshot_rows import SlotSnapshot
+from pgcdc_cli.stream.snapshot.initial_snapshot import SlotSnapshot
 from pgcdc_cli.stream.snapshot.snapshot_session import SnapshotSession
 
 owner, name, when = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
@@ -136,7 +136,7 @@ PUBLISHED_LATER = """
 import sys
 import psycopg
 from pgcdc_cli.cli.app import main
-from pgcdc_cli.stream.snapshot.snapshot_rows import SlotSnapshot
+from pgcdc_cli.stream.snapshot.initial_snapshot import SlotSnapshot
 
 export = SlotSnapshot._export
 uri = sys.argv.pop(1)

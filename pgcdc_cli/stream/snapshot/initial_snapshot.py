@@ -1,16 +1,34 @@
-"""The snapshot that a stream begins with: it is taken when the slot is created, or of an existing slot."""
+"""The snapshot that a stream begins with: it is taken when the slot is created, or of an existing slot.
 
+A temporary slot exports the snapshot: every transaction that commits before the slot's position is in the
+snapshot, every later one in the stream from that position on. The stream's slot may be older; or it is
+created as a copy of the temporary one once a table is read (`keep_slot`), so that a run that is killed before
+leaves no slot. PostgreSQL manual, "Streaming Replication Protocol", CREATE_REPLICATION_SLOT with SNAPSHOT
+'export'.
+"""
+
+import math
+import secrets
+import time
 from collections.abc import Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
 
+import psycopg
+
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
+from pgcdc_cli.replication.connection import ReplicationConnection
+from pgcdc_cli.replication.failures import server_failure
+from pgcdc_cli.replication.session import ask
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.settings import RunEnd, Signals, SnapshotPlan, StreamSettings, timed_out
-from pgcdc_cli.stream.snapshot.snapshot_rows import Begun, SlotSnapshot, Snapshot
+from pgcdc_cli.stream.snapshot.snapshot_rows import Begun, Snapshot
+from pgcdc_cli.stream.snapshot.snapshot_session import SnapshotSession
 from pgcdc_cli.stream.snapshot.snapshot_tables import (
     ChangedTableError,
     SnapshotTable,
@@ -19,6 +37,118 @@ from pgcdc_cli.stream.snapshot.snapshot_tables import (
     rows_to_come,
 )
 from pgcdc_cli.stream.start import RunStart
+
+_NO_SLOT_HINT = "raise max_replication_slots, or drop a slot that is not in use: pgcdc slot list"
+
+_TURN = 1.0
+"""Seconds for which others wait for a lock of ours while there is no snapshot yet.
+
+A few times as long as the server's WAL writer sleeps (`wal_writer_delay`), for which slot creation may wait.
+"""
+
+_MOMENT = 0.01
+"""Seconds between two looks at whether a lock is waited for."""
+
+# What the catalog says of publications. The view pg_publication_tables is as of now, whatever the snapshot.
+_PUBLISHING = """
+SELECT ARRAY(SELECT p::text FROM pg_publication p WHERE p.oid = ANY (named) ORDER BY p.oid),
+       ARRAY(SELECT r::text FROM pg_publication_rel r WHERE r.prpubid = ANY (named) ORDER BY r.oid),
+       ARRAY(SELECT s::text FROM pg_publication_namespace s WHERE s.pnpubid = ANY (named) ORDER BY s.oid)
+FROM (SELECT ARRAY(SELECT oid FROM pg_publication WHERE pubname = ANY (%(publications)s))) AS p (named)
+"""
+
+
+class SlotSnapshot:
+    """A snapshot as of the position of a temporary slot; a stream from there has everything after it.
+
+    `lock` are tables, by schema and name, to lock before the snapshot is taken, since others keep rewriting
+    them.
+    """
+
+    def __init__(self, conninfo: str, lock: Sequence[tuple[str, str]] = ()) -> None:
+        self._slot = f"pgcdc_snapshot_{secrets.token_hex(6)}"
+        self._idle_from = 0.0
+        self._closing = ExitStack()
+        try:
+            self.session = self._closing.enter_context(closing(SnapshotSession(conninfo)))
+            self._exporting = self._closing.enter_context(ReplicationConnection(conninfo))
+            self.position, name = self._export(lock)
+            self.session.see(name)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def _export(self, lock: Sequence[tuple[str, str]]) -> tuple[Lsn, str]:
+        """Create the temporary slot, with the tables locked if that is possible.
+
+        Slot creation waits for all transactions that have an ID, and whoever waits to rewrite a table has one
+        (`LogAccessExclusiveLockPrepare` in storage/ipc/standby.c). Waiting for our lock would be a deadlock
+        that the server can't detect, so they take turns with us.
+        """
+        with ThreadPoolExecutor(2) as background:
+            locked = bool(lock) and self.session.lock(lock)
+            export = background.submit(self._exporting.export_snapshot, self._slot)
+            try:
+                while locked and not wait([export], _TURN).done:
+                    locked = self._lock_again(lock, background)
+                return export.result()
+            finally:
+                if not export.done():
+                    self._exporting.cancel()
+
+    def _lock_again(self, lock: Sequence[tuple[str, str]], background: ThreadPoolExecutor) -> bool:
+        """Let go of the tables, after another session of ours has asked for them.
+
+        So those who wait come first, and none that comes later comes between. False if it doesn't get them.
+        """
+        before, self.session = self.session, SnapshotSession(self.session.here)
+        self._closing.callback(self.session.close)
+        request = background.submit(self.session.lock, lock)
+        while not (wait([request], _MOMENT).done or before.sees_waiting(self.session)):
+            pass
+        before.close()
+        return request.result()
+
+    @property
+    def in_recovery(self) -> bool:
+        """Whether the server is a standby."""
+        return self._exporting.in_recovery
+
+    def close(self) -> None:
+        """End the transaction that holds the snapshot, and drop the temporary slot."""
+        self._closing.close()
+
+    def check_publications(self, names: Sequence[str]) -> None:
+        """Raise CONNECTION if publications were changed since the snapshot, which must be taken again.
+
+        What came before the change is streamed as it was published then, and the tables were found later.
+        """
+        named = {"publications": list(names)}
+        try:
+            now = ask(self._exporting.own_session, _PUBLISHING, named)
+        except psycopg.Error as error:
+            raise server_failure("look at the publications", error) from error
+        if now != self.session.ask(_PUBLISHING, named):
+            message = "could not read what is published: a publication was changed since the snapshot"
+            raise PgcdcError(ErrorKind.CONNECTION, message, hint="run again")
+
+    def check_free_slot(self, name: str) -> None:
+        """Raise USAGE if the server has no free slot: better now than after reading all rows."""
+        query = "SELECT count(*) < current_setting('max_replication_slots')::int FROM pg_replication_slots"
+        [(free,)] = self.session.ask(query)
+        if not free:
+            message = f'could not create slot "{name}": the server has no free slot besides the snapshot\'s'
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_SLOT_HINT)
+
+    def keep_slot(self, name: str) -> None:
+        """Create the stream's slot, at `position`."""
+        self._exporting.copy_slot(self._slot, name)
+
+    def use_slots(self, name: str) -> None:
+        """Use the snapshot's slot and the stream's from time to time: the server may end idle ones."""
+        if time.monotonic() >= self._idle_from:
+            timeout = self._exporting.use_slots([self._slot, name])
+            self._idle_from = time.monotonic() + (timeout / 4 or math.inf)
 
 
 class InitialSnapshot:

@@ -20,7 +20,7 @@ from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.memory import keep_freed_memory
 from pgcdc_cli.stream.settings import RunTotals, Signals
-from pgcdc_cli.stream.snapshot.snapshot_rows import Snapshot, source_of
+from pgcdc_cli.stream.snapshot.snapshot_rows import Snapshot
 from pgcdc_cli.stream.snapshot.snapshot_session import FOREVER, SnapshotSession
 from pgcdc_cli.stream.snapshot.snapshot_tables import (
     ChangedTableError,
@@ -43,6 +43,14 @@ _OTHER_OPTIONS = (
 )
 _NONE_PUBLISHED = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
 _NO_TABLE = f"{PATTERN_HINT}; views, foreign and temporary tables are not read"
+
+
+# The snapshot is taken before the position is read, so everything that it sees committed before that.
+_SOURCE = """
+SELECT (SELECT system_identifier FROM pg_control_system())::text,
+       (SELECT timeline_id FROM pg_control_checkpoint()), current_database(), pg_is_in_recovery(),
+       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +195,10 @@ class SnapshotRun:
                     self.rows[batch.table.display] += len(batch)
                 self.totals.snapshot_bytes = snapshot.bytes
                 self._report(self.totals)
+
+
+def source_of(session: SnapshotSession, publications: Sequence[str]) -> tuple[StreamSource, Lsn, bool]:
+    """Return the source of a snapshot without a slot, a position after all its rows, and "is a standby"."""
+    [(system_id, timeline, database, in_recovery, position)] = session.ask(_SOURCE)
+    source = StreamSource(system_id, timeline, database, "", tuple(publications))
+    return source, Lsn.parse(position), in_recovery
