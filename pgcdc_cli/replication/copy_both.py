@@ -1,11 +1,11 @@
 """A stream in copy-both mode: receives frames, and confirms what is written and durable.
 
-PostgreSQL manual, "Streaming Replication Protocol". Nothing here blocks but `wait`.
+PostgreSQL manual, "Streaming Replication Protocol". Nothing here blocks, except for as long as the caller says.
 
 One lock guards the connection. The data thread holds it only while it takes what has arrived, and then sends
 a status update if one is due. However long it decodes or waits for a disk, the feedback thread sends updates
 before `wal_sender_timeout` expires. The buffer of a Unix socket is small, and a walsender that can't send
-waits: so a third thread reads ahead while the data thread is busy.
+waits: so a third thread reads ahead while the data thread is busy, and the data thread while it naps.
 """
 
 import threading
