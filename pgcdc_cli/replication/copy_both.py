@@ -1,6 +1,6 @@
 """A stream in copy-both mode: receives frames, and confirms what is written and durable.
 
-PostgreSQL manual, "Streaming Replication Protocol". Nothing here blocks, except for as long as the caller says.
+PostgreSQL manual, "Streaming Replication Protocol". Nothing here blocks for longer than the caller says.
 
 One lock guards the connection. The data thread holds it only while it takes what has arrived, and then sends
 a status update if one is due. However long it decodes or waits for a disk, the feedback thread sends updates
