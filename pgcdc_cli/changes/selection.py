@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage, Slice
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
@@ -129,17 +130,17 @@ class Selected:
     def _full(self, image: FullImage) -> FullImage:
         assert self.kept is not None
         unchanged = tuple(image.unchanged[number] for number in self.kept)
-        if isinstance(image.columns, FewColumns):
-            return FullImage(FewColumns([image.columns.texts[number] for number in self.kept]), unchanged)
-        return FullImage(tuple(image.columns[number] for number in self.kept), unchanged)
+        return FullImage(_picked(image.columns, self.kept), unchanged)
 
     def _key(self, image: KeyImage | None) -> KeyImage | None:
         assert self.kept is not None
-        if image is None:
-            return None
-        if isinstance(image.columns, FewColumns):
-            return KeyImage(FewColumns([image.columns.texts[number] for number in self.kept]))
-        return KeyImage(tuple(image.columns[number] for number in self.kept))
+        return None if image is None else KeyImage(_picked(image.columns, self.kept))
+
+
+def _picked(columns: Sequence[Any], numbers: Sequence[int]) -> Sequence[Any]:
+    if isinstance(columns, FewColumns):
+        return FewColumns([columns.texts[number] for number in numbers])
+    return tuple(columns[number] for number in numbers)
 
 
 def _key_names(table: TableSchema) -> set[str]:

@@ -172,7 +172,8 @@ class _Tuples:
         return KeyImage(FewColumns(self.columns) if self.are_few else tuple(self.columns))
 
     def full_image(self) -> FullImage:
-        columns = [column for column in self.columns if column is not None]
+        # A row has a value for each column of its table.
+        columns = cast("list[pa.BinaryArray]", self.columns)
         return FullImage(FewColumns(columns) if self.are_few else tuple(columns), tuple(self.unchanged))
 
 
