@@ -20,7 +20,10 @@ from pgcdc_cli.cli.command_tree import example_lines, summary, walk
 from pgcdc_cli.cli.generate import generated, stale
 from pgcdc_cli.cli.printing import talk
 from pgcdc_cli.cli.root_command import COMMANDS, root_command
+from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, encode
+from pgcdc_cli.directory.file_names import CHECKPOINT
 from pgcdc_cli.errors import ErrorKind
+from pgcdc_cli.lsn import Lsn
 
 PROJECT = Path(__file__).parents[2]
 TREE = list(walk(root_command()))
@@ -305,6 +308,14 @@ def test_commands_import_only_what_they_use(tmp_path):
     to_directory = ["-D", str(tmp_path), "--format", "arrow", "--endpos", "now", "--no-loop"]
     streamed = slow("stream", "-S", "shop", "--publication", "shop", *to_directory, *nowhere)
     assert streamed == {"psycopg", "pyarrow", "numpy", "pgcdc_cli.changes.table"}
+
+
+def test_status_reads_a_checkpoint_without_numpy_and_pyarrow(tmp_path):
+    source = StreamSource("7", 1, "shop", "shop", ("shop",))
+    checkpoint = Checkpoint(source, Lsn(7), {"format": "jsonl"})
+    (tmp_path / CHECKPOINT).write_bytes(encode(checkpoint))
+    shown = slow("status", str(tmp_path), "-h", str(tmp_path), "-d", "shop")
+    assert shown == {"psycopg", "pgcdc_cli.changes.table"}
 
 
 def test_pandas_is_not_imported_where_it_is_installed(tmp_path):
