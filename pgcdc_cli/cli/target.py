@@ -94,8 +94,10 @@ def read_wal2json_options(
     from pgcdc_cli.formats.wal2json.wal2json_options import read_options
 
     options = read_options(name_and_value("--wal2json-option", item) for item in given)
-    if options.from_catalog is not None and not catalog:
-        raise usage_error(f"--no-catalog: wal2json's {options.from_catalog} is what the catalog says")
+    name = options.from_catalog
+    if name is not None and not catalog:
+        way = f"use --wal2json-option {name}=false" if name.startswith("include-") else "leave it out"
+        raise usage_error(f"--no-catalog: wal2json's {name} is what the catalog says; {way}")
     return options
 
 

@@ -64,14 +64,17 @@ OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create
         ),
         (
             "--format wal2json --layout stream --no-catalog",
-            "--no-catalog: wal2json's include-types is what the catalog says",
+            (
+                "--no-catalog: wal2json's include-types is what the catalog says;"
+                " use --wal2json-option include-types=false"
+            ),
         ),
         (
             (
                 "--format wal2json --layout stream --no-catalog"
-                " --wal2json-option include-types=off --wal2json-option include-origin=on"
+                " --wal2json-option include-types=off --wal2json-option filter-origins=1"
             ),
-            "--no-catalog: wal2json's include-origin is what the catalog says",
+            "--no-catalog: wal2json's filter-origins is what the catalog says; leave it out",
         ),
         (
             "--format wal2json --layout stream --snapshot initial",
