@@ -183,9 +183,10 @@ def test_a_role_needs_no_right_but_select_and_what_lacks_is_named_first(shop, tm
     uri = shop.uri.replace("postgresql://postgres@", f"postgresql://{role}@")
     try:
         assert len(printed(uri, "--table", "public.t", "--table", "public.u", "--columns", "a")) == 2
-        ended = run(uri, *PUB, "-D", tmp_path / "out")
         hint = f'it needs: GRANT SELECT ON TABLE "public"."root" TO "{role}"'
-        refused(ended, 4, 'read table "public.root": permission denied', hint)
+        for logged_in in (uri, f"{shop.uri}&options=-c%20role%3D{role}"):
+            ended = run(logged_in, *PUB, "-D", tmp_path / "out")
+            refused(ended, 4, 'read table "public.root": permission denied', hint)
         assert not contents(tmp_path / "out")
     finally:
         shop.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

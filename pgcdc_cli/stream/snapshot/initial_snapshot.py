@@ -211,7 +211,7 @@ class InitialSnapshot:
     def _find_tables(self, exported: SlotSnapshot, describe: Describe) -> list[SnapshotTable]:
         wanted = WantedRows(self._settings.publications, self._plan.includes, self._settings.selection)
         try:
-            with self._signals.interruptible():
+            with self._signals.interruptible(), exported.session.waiting():
                 tables = find_tables(exported.session, wanted, describe)
                 exported.check_publications(wanted.publications)
         except ChangedTableError as error:

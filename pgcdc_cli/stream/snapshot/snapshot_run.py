@@ -153,7 +153,8 @@ class SnapshotRun:
         for attempt in range(ATTEMPTS):
             try:
                 source = source_of(session, wanted.publications)
-                return source, find_tables(session, wanted, describe, self._refuse)
+                with session.waiting():
+                    return source, find_tables(session, wanted, describe, self._refuse)
             except ChangedTableError as error:
                 if attempt == ATTEMPTS - 1:
                     raise

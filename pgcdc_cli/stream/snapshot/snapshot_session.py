@@ -144,7 +144,9 @@ class SnapshotSession:
 
     @property
     def role(self) -> sql.Identifier:
-        return sql.Identifier(self._connection.info.user)
+        """The role whose privileges count; the setting `role`, as in PGOPTIONS, may make it another one."""
+        [(name,)] = self.ask("SELECT current_user")
+        return sql.Identifier(name)
 
     @property
     def database_encoding(self) -> str:

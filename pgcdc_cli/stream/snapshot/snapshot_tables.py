@@ -313,7 +313,7 @@ def find_tables(
             one.check_text(selected.table.columns)
             tables.append(SnapshotTable(selected.table, one.facts, wanted.where, wanted.sample))
     _check_columns(tables, wanted.selection.columns)
-    _check_rights(tables, session.role.as_string())
+    _check_rights(session, tables)
     tables = [table for table in tables if _lock(session, table, tables)]
     tables = _with_partitions(session, tables)
     _check_not_altered(session, tables)
@@ -400,16 +400,19 @@ def _check_not_altered(session: SnapshotSession, tables: Sequence[SnapshotTable]
         raise ChangedTableError(altered[0][0], tables)
 
 
-def _check_rights(tables: Sequence[SnapshotTable], role: str) -> None:
-    refused = {table.schema.display: grants for table in tables if (grants := _missing(table, role))}
+def _check_rights(session: SnapshotSession, tables: Sequence[SnapshotTable]) -> None:
+    refused = [table for table in tables if _missing(table, "")]
     hidden = [table.schema.display for table in tables if table.facts.hidden]
+    if not (refused or hidden):
+        return
+    role = session.role.as_string()
     if refused:
-        statements = dict.fromkeys(grant for grants in refused.values() for grant in grants)
+        statements = dict.fromkeys(grant for table in refused for grant in _missing(table, role))
         hint = _RIGHTS_HINT.format("; ".join(statements))
-        raise PgcdcError(ErrorKind.RIGHTS, f"could not read {_quoted(refused)}: permission denied", hint=hint)
-    if hidden:
-        message = f"could not read {_quoted(hidden)}: row-level security would leave rows out"
-        raise PgcdcError(ErrorKind.RIGHTS, message, hint=_POLICY_HINT.format(role))
+        names = _quoted(table.schema.display for table in refused)
+        raise PgcdcError(ErrorKind.RIGHTS, f"could not read {names}: permission denied", hint=hint)
+    message = f"could not read {_quoted(hidden)}: row-level security would leave rows out"
+    raise PgcdcError(ErrorKind.RIGHTS, message, hint=_POLICY_HINT.format(role))
 
 
 def _missing(table: SnapshotTable, role: str) -> list[str]:
