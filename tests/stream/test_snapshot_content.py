@@ -435,17 +435,25 @@ def test_whose_lock_a_snapshot_waits_for_is_said(database18, caplog, monkeypatch
         psycopg.connect(database18.uri) as holder,
     ):
         holder.execute("LOCK TABLE t")
-        found = background.submit(find_tables, session, WantedRows(publications), describe_alone)
-        wait_until(lambda: "to see whose locks" in caplog.text, 60)
+        with session.waiting():
+            found = background.submit(find_tables, session, WantedRows(publications), describe_alone)
+            wait_until(lambda: "to see whose locks" in caplog.text, 60)
         [query] = (line.split("waits for: ")[1] for line in caplog.messages)
         assert [pid for pid, *_ in database18.execute(query)] == [holder.info.backend_pid]
         holder.rollback()
         assert [table.schema.name for table in found.result()] == ["t"]
     caplog.clear()
     monkeypatch.setattr("pgcdc_cli.replication.session.QUIET", 10)
-    with closing(SnapshotSession(database18.uri)) as session:
+    with closing(SnapshotSession(database18.uri)) as session, session.waiting():
         find_tables(session, WantedRows(publications), describe_alone)
     assert caplog.text == ""
+
+
+def test_a_standby_that_may_itself_wait_for_the_snapshot_is_named(standby18, caplog, monkeypatch):
+    monkeypatch.setattr("pgcdc_cli.replication.session.QUIET", 0.1)
+    with closing(SnapshotSession(standby18.uri())) as session, session.waiting():
+        wait_until(lambda: caplog.text, 60)
+    assert "max_standby_streaming_delay is -1: then end this run, and run again" in caplog.text
 
 
 def test_a_column_that_where_asks_for_in_vain_is_not_tried_again(database18):

@@ -34,6 +34,10 @@ _WAITS = (
     "the tables to read are not found and locked yet; to see whose locks that waits for:"
     " SELECT pid, xact_start, query FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids({}))"
 )
+_STANDBY_WAITS = (
+    "; a standby holds the locks of its primary's sessions, and may itself wait for this snapshot before it"
+    " releases them, forever if max_standby_streaming_delay is -1: then end this run, and run again"
+)
 
 # Rows come in the table's order: not from where a concurrent scan of it is, nor as workers find them. The
 # server raises an error instead of leaving out rows (`row_security`). The commit, if there is a transaction
@@ -128,7 +132,10 @@ class SnapshotSession:
 
     def waiting(self) -> AbstractContextManager[None]:
         """Warn who may hold a lock that the block waits for, if it takes long."""
-        return warning_if_it_takes_long(_WAITS.format(self._connection.info.backend_pid))
+        info = self._connection.info
+        on_standby = info.parameter_status("in_hot_standby") == "on"
+        waits = _WAITS.format(info.backend_pid)
+        return warning_if_it_takes_long(waits + _STANDBY_WAITS if on_standby else waits)
 
     def limit_lock_waits(self, timeout: str) -> None:
         """Set `lock_timeout` for this transaction."""
