@@ -96,6 +96,10 @@ Functions of the server, such as the one behind pg_publication_tables, list tabl
 QUIET = 10.0
 """Seconds to wait for what other sessions hold up, until a warning says so."""
 
+_SILENT = (
+    "the server let the session in, and has not answered since: if there is a proxy or a pooler in between,"
+    " see whether that still reaches the server"
+)
 _TOO_MANY_PORTS = "," * 999
 
 # transaction_timeout is new in PostgreSQL 17.
@@ -185,7 +189,8 @@ def connect(conninfo: str, *, replication: bool = False, kind: SessionKind = "fi
     connection.listen()
     try:
         if _SET_UP[kind]:
-            connection.execute(_SET_UP[kind])
+            with warning_if_it_takes_long(_SILENT):
+                connection.execute(_SET_UP[kind])
     except psycopg.Error as error:
         connection.close()
         raise server_failure("set up the session", error) from error

@@ -79,3 +79,14 @@ def test_keepalives_may_be_turned_off(uri):
         socket.socket(fileno=os.dup(connection.fileno())) as wire,
     ):
         assert not wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+@pytest.mark.parametrize("replication", [False, True])
+def test_a_proxy_that_lets_a_session_in_and_hesitates_is_named(
+    uri, proxy18, caplog, monkeypatch, replication
+):
+    """As PgBouncer does while all its connections to the server are in use."""
+    monkeypatch.setattr("pgcdc_cli.replication.session.QUIET", 0.1)
+    proxy18.delay(0.3)
+    connect(uri, replication=replication).close()
+    assert "let the session in, and has not answered since: if there is a proxy or a pooler" in caplog.text
