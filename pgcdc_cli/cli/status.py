@@ -290,16 +290,14 @@ def _checkpoint_facts(checkpoint: "Checkpoint | None", *, alone: bool) -> Iterat
         yield "prepared", ", ".join(safe(one.gid) for one in checkpoint.prepared)
     for one in checkpoint.resnapshots:
         done = "done" if one.stage == "done" else "going on"
-        yield "read again", f"{safe(one.table)}: {one.rows:,} rows, {done}"
+        yield "read again", f"{safe(one.table)}: {counted(one.rows, 'row')}, {done}"
     rows = checkpoint.unfinished_rows
     if alone:
         size = sum(file.state.size for file in checkpoint.files)
-        yield "file", f"{rows:,} changes, {human_bytes(size)}"
+        yield "file", f"{counted(rows, 'change')}, {human_bytes(size)}"
     elif checkpoint.files:
-        yield (
-            "unfinished",
-            f"{len(checkpoint.files)} files with {rows:,} changes in segment {checkpoint.segment}",
-        )
+        files, changes = counted(len(checkpoint.files), "file"), counted(rows, "change")
+        yield "unfinished", f"{files} with {changes} in segment {checkpoint.segment}"
 
 
 def _snapshot_text(*, finished: bool, tables_read: int, lsn: str | None) -> str:
@@ -328,7 +326,7 @@ def _file_facts(files: "FinishedSegments", merged: "MergeState | None") -> Itera
     )
     yield "segments", f"{files.segments:,}{numbers}"
     if merged is not None:
-        yield "to merge", f"{merged.waiting:,} segments" if merged.waiting else "nothing"
+        yield "to merge", counted(merged.waiting, "segment") if merged.waiting else "nothing"
 
 
 def _verified_facts(verified: "Verified | None", segments: int) -> Iterator[tuple[str, str]]:

@@ -260,6 +260,7 @@ def test_what_a_directory_has_beyond_an_older_checkpoint_is_not_cut_off(
         assert numbers(partial.read_text()) == [1, 2]
     run = status(source.uri, out)
     assert (run.returncode, run.stderr.splitlines()[-1]) == expected
+    assert "\nunfinished    1 file with 1 change in segment 1\n" in run.stdout
     if slot_is_gone:
         return
     checkpoint.write_bytes(newer)
