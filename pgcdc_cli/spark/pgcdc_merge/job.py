@@ -349,6 +349,7 @@ class _MergeRun:
         return merge_table(session, self._input, opened.waiting, target)
 
     def _opened(self, work: TableRange, session: SparkSession, mark: CommitMark) -> OpenedRange:
+        """Open a range, and warn of what its rows will lack, also if it turns out not to fit."""
         opened = open_range(session, self._lake, work, mark, self._extras)
         self._summary.warn_of_rows(opened.plan)
         return opened

@@ -331,6 +331,7 @@ def table_ranges(
             )
             for number, one in enumerate(_in_turn(waiting, row, held, met))
         ]
+        # All may have been left out; else the last has the name now, and the others are gone.
         gone = tuple(_that_is_gone(one, segments[0]) for one in found[:-1])
         gathered += [replace(last, gone=gone) for last in found[-1:]]
     return gathered
