@@ -27,7 +27,7 @@ from pgcdc_cli.formats.debezium.event_sequence import (
     TransactionCounts,
 )
 from pgcdc_cli.formats.debezium.event_table import EventTable, described, event_table
-from pgcdc_cli.formats.debezium.events import event_counts, few_lines, is_few, row_lines, row_template
+from pgcdc_cli.formats.debezium.events import event_counts, few_lines, row_lines, row_template
 from pgcdc_cli.formats.debezium.losses import LOSSES, Losses
 from pgcdc_cli.formats.debezium.record import EventOrders, Handled, Positions, RunContext, handled
 from pgcdc_cli.formats.debezium.transformed_records import row_records
@@ -180,9 +180,8 @@ class DebeziumFormat:
         orders = None if batch.operation == "R" else orders
         positions = sequence.positions(batch.stamps, orders, _snapshot_marker(batch))
         layout = self._event_table(batch.table, snapshot=batch.operation == "R")
-        if is_few(batch):
-            lines: Lines = few_lines(batch, layout, self._context, positions, at, losses)
-        else:
+        lines: Lines | None = few_lines(batch, layout, self._context, positions, at, losses)
+        if lines is None:
             names = batch.table.schema, batch.table.name
             records = row_records(self._context, layout, names, positions, at)
             lines = row_lines(batch, layout, records, self.config, losses)

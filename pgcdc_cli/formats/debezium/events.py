@@ -324,12 +324,6 @@ def _line(record: Fragments) -> bytes:
     return bytes(joined_lines(lines_of(record, 1))) if record else b""
 
 
-def is_few(batch: ChangeBatch) -> bool:
-    """Whether a batch's rows are written one by one: few, streamed, and without old rows to compare with."""
-    compared = batch.operation == "U" and batch.old is not None
-    return are_few(batch) and batch.operation != "R" and not compared
-
-
 def few_lines(
     batch: ChangeBatch,
     table: EventTable,
@@ -337,11 +331,14 @@ def few_lines(
     positions: Positions,
     handled: Handled,
     losses: Losses | None,
-) -> list[bytes]:
-    """Write the lines of a batch that `is_few`; report what they lose.
+) -> list[bytes] | None:
+    """Write a batch's lines one by one, and report what they lose; None if it is left to the columns.
 
-    For the other arguments see `RowRecords`.
+    These take a snapshot's rows, and old rows to compare with. For the arguments see `RowRecords`.
     """
+    compared = batch.operation == "U" and batch.old is not None
+    if not are_few(batch) or batch.operation == "R" or compared:
+        return None
     names, image = (batch.table.schema, batch.table.name), batch.old if batch.new is None else batch.new
     assert image is not None
     template = row_template(context, table, names, batch.operation, numbered=positions.orders is not None)
