@@ -16,6 +16,7 @@ import typer
 
 from pgcdc_cli.cli import stream_options
 from pgcdc_cli.cli.command_tree import Command, examples, refuse_unmatched, usage_error
+from pgcdc_cli.cli.option_checks import check_connector
 from pgcdc_cli.cli.printing import counted, facts, flush, paged, say, table, text_of, wants_colour, write
 from pgcdc_cli.cli.target import read_config
 from pgcdc_cli.cli.units import duration, lsn, name_and_value, whole_number
@@ -218,7 +219,7 @@ def show(  # noqa: PLR0913 - a command's options
     if _is_before(until, since):
         raise usage_error("--until is before --since: no change is between them")
     wanted = ChangeFilter(frozenset(operations or ()), keys, frozenset(columns or ()), since, until, at)
-    stream_options.check_connector(form, connector_config, connector_property, record)
+    check_connector(form, connector_config, connector_property, record)
     if form == "debezium":
         if tables:
             raise usage_error("--table: with --format debezium, -c table.include.list=... chooses tables")

@@ -8,13 +8,13 @@ import typer
 from pgcdc_cli.cli import stream_options, units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
+from pgcdc_cli.cli.option_checks import check_connector, check_has_snapshots, check_target
 from pgcdc_cli.cli.printing import write
 from pgcdc_cli.cli.publication import column_names
 from pgcdc_cli.cli.running import ProgressLine, carry_out, shows_progress
 from pgcdc_cli.cli.target import (
     STDOUT,
     StreamTarget,
-    check,
     default_format,
     format_for,
     read_config,
@@ -121,7 +121,7 @@ def snapshot(  # noqa: PLR0913 - a command's options
     changes that follow, use `pgcdc stream --snapshot initial` instead.
     """
     debezium = file_format == "debezium"
-    stream_options.check_connector(file_format, connector_config, connector_property, record)
+    check_connector(file_format, connector_config, connector_property, record)
     config = read_config(connector_config, connector_property or []) if debezium else None
     selection = stream_options.selection(
         table, exclude_table, exclude_column, column_names("--columns", columns)
@@ -144,8 +144,8 @@ def snapshot(  # noqa: PLR0913 - a command's options
         invalid_text=invalid_text,
         selection=selection,
     )
-    check(target)
-    stream_options.check_has_snapshots(target.format_class, "pgcdc snapshot")
+    check_target(target)
+    check_has_snapshots(target, "pgcdc snapshot")
     if json and target.stdout:
         raise usage_error("--json: the rows go to standard output; use -f or -D")
     if where is not None and not where.strip():

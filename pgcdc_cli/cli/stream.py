@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING
 import typer
 
 from pgcdc_cli.cli import stream_options, units
-from pgcdc_cli.cli.command_tree import Command, examples, usage_error
+from pgcdc_cli.cli.command_tree import Command, examples
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.metrics import MetricsOutput, address
+from pgcdc_cli.cli.option_checks import (
+    check_connector,
+    check_limits,
+    check_resnapshot,
+    check_slot,
+    check_stream,
+)
 from pgcdc_cli.cli.printing import log_times, say
 from pgcdc_cli.cli.running import ProgressLine, carry_out, reached, shows_progress, timed
 from pgcdc_cli.cli.service_manager import ServiceManager
 from pgcdc_cli.cli.target import (
     STDOUT,
     StreamTarget,
-    check,
     default_format,
     folder_of,
     format_for,
@@ -109,7 +115,7 @@ def stream(  # noqa: PLR0913 - a command's options
     -D, it shows the next changes without consuming them; -f - consumes them. INT and TERM end it cleanly; HUP
     reopens the file, or finishes the segment.
     """
-    stream_options.check_connector(file_format, connector_config, connector_property, record)
+    check_connector(file_format, connector_config, connector_property, record)
     debezium = file_format == "debezium"
     config = read_config(connector_config, connector_property or [], snapshot) if debezium else None
     selection = stream_options.selection(table, exclude_table, exclude_column)
@@ -135,23 +141,16 @@ def stream(  # noqa: PLR0913 - a command's options
         selection=selection,
         on_segment=on_segment,
     )
-    check(target)
     looks = peeks(target, asked=peek, file_given=file is not None)
-    stream_options.check_snapshot(target.format_class, snapshot, peek=looks, startpos=startpos)
-    if invalid_text is not None and not target.format_class.decodes:
-        raise usage_error("--invalid-text: raw output has text as it is in the database")
-    if selection.options and not target.format_class.decodes:
-        raise usage_error("--table, --exclude-table and --exclude-column: raw output has all that is sent")
-    workers = stream_options.workers(snapshot_workers)
+    check_stream(target, peek=peek, looks=looks, snapshot=snapshot, startpos=startpos, two_phase=two_phase)
+    check_slot(target, slot, create_slot=create_slot, if_not_exists=if_not_exists)
+    check_limits(target, max_transactions)
+    source = subscription(config, conninfo, slot or "", publication or [])
     keeps, decodes = keeps_checkpoint(target), target.format_class.decodes
-    stream_options.check_two_phase(
-        target.format_class, at_prepare=target.at_prepare, two_phase=two_phase, keeps=keeps
-    )
-    source = subscription(config, conninfo, slot, publication or [])
-    if if_not_exists and not create_slot:
-        raise usage_error("--if-not-exists goes with --create-slot")
-    if not decodes and max_transactions is not None:
-        raise usage_error("--max-transactions: raw output doesn't know where a transaction ends")
+    options = stream_options.plugin_options(source.publications, option or [], raw=not decodes)
+    if resnapshot:
+        check_resnapshot(target, snapshot, looks=looks)
+    workers = stream_options.workers(snapshot_workers)
     from pgcdc_cli.replication.commands import Protocol
     from pgcdc_cli.stream.settings import StreamSettings
 
@@ -159,7 +158,7 @@ def stream(  # noqa: PLR0913 - a command's options
         conninfo=source.conninfo,
         slot=source.slot,
         publications=tuple(source.publications),
-        options=stream_options.plugin_options(source.publications, option or [], raw=not decodes),
+        options=options,
         protocol=Protocol(
             version=proto_version,
             streaming=streaming,
@@ -189,9 +188,7 @@ def stream(  # noqa: PLR0913 - a command's options
         peeking=None if peek else partial(_say_nothing_is_taken, source.slot),
         invalid_text=invalid_text,
         selection=selection,
-        resnapshot=stream_options.resnapshot(
-            target.format_class, resnapshot, snapshot, keeps=keeps and not looks
-        ),
+        resnapshot=stream_options.resnapshot(resnapshot),
     )
     if snapshot != "only" and not (endpos or max_time or max_transactions or idle_timeout):
         log_times()

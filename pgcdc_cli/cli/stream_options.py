@@ -1,4 +1,4 @@
-"""The options of `pgcdc stream`, in the order of its help, and which of them go together."""
+"""The options of `pgcdc stream`, in the order of its help, and what their values mean."""
 
 import os
 from pathlib import Path
@@ -17,8 +17,6 @@ from pgcdc_cli.types.database_text import InvalidText as InvalidTextName
 
 if TYPE_CHECKING:
     from pgcdc_cli.changes.selection import NamePattern, Selection
-    from pgcdc_cli.formats.interface import Format
-    from pgcdc_cli.formats.raw import RawFormat
     from pgcdc_cli.replication.commands import PluginOptions
     from pgcdc_cli.stream.settings import RunLimits
 
@@ -398,59 +396,9 @@ def _patterns(option: str, given: list[str] | None, parts: int) -> "tuple[NamePa
         raise usage_error(f"{option}: {error}{each}") from error
 
 
-def check_two_phase(
-    form: "type[Format | RawFormat]", *, at_prepare: bool, two_phase: bool, keeps: bool
-) -> None:
-    """Raise a usage error if the output can't handle prepared transactions; `keeps`: it has a checkpoint."""
-    if at_prepare and not form.capabilities.transactions:
-        raise usage_error(f"--two-phase-at prepare: --format {form.name} can't show how a transaction ended")
-    if two_phase and not at_prepare and not keeps and form.decodes:
-        raise usage_error(
-            "--two-phase: nothing keeps a prepared transaction until it commits;"
-            " use -f or -D, or --two-phase-at prepare"
-        )
-
-
-def check_snapshot(
-    form: "type[Format | RawFormat]", snapshot: str | None, *, peek: bool, startpos: str | None
-) -> None:
-    """Raise a usage error for options that exclude a snapshot."""
-    if snapshot in {None, "never"}:
-        return
-    check_has_snapshots(form, "--snapshot")
-    if peek:
-        raise usage_error(f"--snapshot {snapshot} makes a slot, and --peek only looks: use -f - or -D")
-    if startpos is not None:
-        raise usage_error("--snapshot begins where the snapshot is: it excludes -I/--startpos")
-
-
-def resnapshot(
-    form: "type[Format | RawFormat]", given: list[str] | None, snapshot: str | None, *, keeps: bool
-) -> "tuple[NamePattern, ...]":
-    """Parse the patterns of --resnapshot. Raises a usage error for options that exclude it."""
-    if given:
-        check_has_snapshots(form, "--resnapshot")
-        if not keeps:
-            raise usage_error("--resnapshot: a checkpoint has to keep its progress: use -f FILE or -D")
-        if snapshot == "only":
-            raise usage_error("--resnapshot reads while it streams, and --snapshot only exits before that")
+def resnapshot(given: list[str] | None) -> "tuple[NamePattern, ...]":
+    """Parse the patterns of --resnapshot. Raises a usage error."""
     return _patterns("--resnapshot", given, 2)
-
-
-def check_has_snapshots(form: "type[Format | RawFormat]", what: str) -> None:
-    """Raise a usage error, for option `what`, if the format can't represent snapshot rows."""
-    if not form.decodes:
-        raise usage_error(f"{what}: raw output is what the plugin sends, which has no rows of tables")
-    if not form.capabilities.snapshot:
-        raise usage_error(f"{what}: --format {form.name} can't represent existing rows")
-
-
-def check_connector(
-    form: FormatName | None, config: Path | None, properties: list[str] | None, record: str
-) -> None:
-    """Raise a usage error for Debezium's options with another format."""
-    if form != "debezium" and (config or properties or record != "full"):
-        raise usage_error("--connector-config, -c and --record go with --format debezium")
 
 
 def workers(given: str | None) -> int:

@@ -4,7 +4,6 @@ With `--format debezium`, a connector's configuration supplies what the options 
 """
 
 import os
-import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 SnapshotMode = Literal["never", "initial", "only"]
 
 STDOUT = "-"
-
-_URL = re.compile(r"(abfss?|gs|hdfs|https?|s3a?):/")
-"""The beginning of a URL; as a path it has lost a slash."""
 
 _CONNECTION = {
     "host": "database_hostname",
@@ -102,12 +98,10 @@ def read_wal2json_options(
 
 
 def subscription(
-    config: "ConnectorConfig | None", conninfo: str, slot: str | None, publications: list[str]
+    config: "ConnectorConfig | None", conninfo: str, slot: str, publications: list[str]
 ) -> Subscription:
-    """Complete the options from the connector's configuration. Raises USAGE if no slot is named."""
+    """Complete the options, which may be empty, from the connector's configuration."""
     if config is None:
-        if slot is None:
-            raise usage_error("-S/--slot is missing")
         return Subscription(conninfo, slot, publications)
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -232,33 +226,8 @@ def default_format(file: str | None, directory: Path | None) -> FormatName:
     return "pretty" if to_terminal else "jsonl"
 
 
-def check(target: StreamTarget) -> None:
-    """Raise a usage error for options that don't go together."""
-    if target.file is not None and target.directory is not None:
-        raise usage_error("-f and -D exclude each other")
-    where = str(target.directory or target.file)
-    if _URL.match(where):
-        remedy = "write to a local -D, and copy (stream --on-segment)"
-        raise usage_error(f'"{where}" is not on this machine: {remedy}')
-    if target.on_segment is not None and target.directory is None:
-        raise usage_error("--on-segment: only a directory (-D) has segments")
-    layouts = target.format_class.capabilities.layouts
-    if "table" not in layouts and target.directory is not None:
-        raise usage_error(f"--format {target.format} goes into one file (-f) or to standard output")
-    if "stream" not in layouts and target.directory is None:
-        raise usage_error(f"--format {target.format} needs a directory (-D): a file holds one table")
-    by_table = target.directory is not None and target.layout == "table"
-    if by_table and target.wal2json is not None and target.wal2json.has_boundaries:
-        raise usage_error(
-            "--format wal2json: begins and commits have no place in the tables' files;"
-            " use --layout stream, or --wal2json-option include-transaction=false"
-        )
-
-
 def peeks(target: StreamTarget, *, asked: bool, file_given: bool) -> bool:
     """Whether to peek only: with --peek, or if the output goes to a terminal by default."""
-    if asked and not target.stdout:
-        raise usage_error("--peek prints to standard output: it excludes -f FILE and -D")
     return asked or (target.stdout and not file_given and sys.stdout.isatty())
 
 
