@@ -18,7 +18,11 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def checked(read: Callable[[str], object]) -> Callable[[str | None], str | None]:
-    """Make a callback for an option, so that an error of `read` is reported with the option's name."""
+    """Make a callback for an option, so that an error of `read` is reported with the option's name.
+
+    The value stays text. With Typer's `parser` it would have the type of the result, and so would the
+    default, which the help shows as it is; and Typer would import Pydantic for each run.
+    """
 
     def callback(value: str | None) -> str | None:
         if value is not None:
