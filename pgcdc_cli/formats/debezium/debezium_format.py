@@ -179,12 +179,12 @@ class DebeziumFormat:
         # Rows of a snapshot belong to no transaction.
         orders = None if batch.operation == "R" else orders
         positions = sequence.positions(batch.stamps, orders, _snapshot_marker(batch))
-        layout = self._event_table(batch.table, snapshot=batch.operation == "R")
-        lines: Lines | None = few_lines(batch, layout, self._context, positions, at, losses)
+        table = self._event_table(batch.table, snapshot=batch.operation == "R")
+        lines: Lines | None = few_lines(batch, table, self._context, positions, at, losses)
         if lines is None:
             names = batch.table.schema, batch.table.name
-            records = row_records(self._context, layout, names, positions, at)
-            lines = row_lines(batch, layout, records, self.config, losses)
+            records = row_records(self._context, table, names, positions, at)
+            lines = row_lines(batch, table, records, self.config, losses)
         stamps, some = batch.stamps, not_empty(lines)
         index, commit = stamps.index, stamps.commit_lsn
         if some is not None:

@@ -257,20 +257,20 @@ def described(
     table: TableSchema, facts: TableFacts | None, config: ConnectorConfig, *, values_only: bool
 ) -> TableSchema:
     """Add to a table's schema how its events are read back; `facts` are the table's own."""
-    layout = event_table(table, facts, config, snapshot=False)
+    shown = event_table(table, facts, config, snapshot=False)
     events = {
         "record": "value" if values_only else "full",
         "schemas": config.value_converter_schemas_enable,
-        "columns": _columns(table, layout, config),
+        "columns": _columns(table, shown, config),
     }
     return replace(table, facts=facts, events=events)
 
 
-def _columns(table: TableSchema, layout: EventTable, config: ConnectorConfig) -> dict[str, Any]:
+def _columns(table: TableSchema, shown: EventTable, config: ConnectorConfig) -> dict[str, Any]:
     """Describe each column by name; None for one that the configuration leaves out."""
-    if layout.unwrap is not None or layout.outbox is not None:
+    if shown.unwrap is not None or shown.outbox is not None:
         return {column.name: inexact("transforms leave only a part of them") for column in table.columns}
-    fields = {table.columns[column.index].name: column.field for column in layout.columns}
+    fields = {table.columns[column.index].name: column.field for column in shown.columns}
     names = [field.name for field in fields.values()]
     columns: dict[str, Any] = {}
     for column in table.columns:

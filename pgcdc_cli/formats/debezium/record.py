@@ -195,17 +195,13 @@ class RowRecords:
         source = source_block(self.context, self.source)
         value = [table.value_head, b'{"before":', *before, b',"after":', *after, b',"source":', *source]
         value += [b",", *end, b"}", table.value_tail]
-        return self.line(table.topic, key, value, self.context.headers(headers))
+        return record_line(self.context, table.topic, key, value, self.context.headers(headers))
 
     def tombstone(self, key: Fragments, *, headers: Fragments = ()) -> Fragments:
         """Write a record without a value; nothing if only values are written."""
         if self.context.values_only:
             return ()
-        return self.line(self.table.topic, key, NONE, self.context.headers(headers))
-
-    def line(self, topic: Fragment, key: Fragments, value: Fragments, headers: Fragments) -> Fragments:
-        """Write a record's line."""
-        return record_line(self.context, topic, key, value, headers)
+        return record_line(self.context, self.table.topic, key, NONE, self.context.headers(headers))
 
 
 def key_header(name: str, key: Fragments) -> Fragments:

@@ -19,6 +19,7 @@ from pgcdc_cli.formats.debezium.record import (
     RunContext,
     Tokens,
     Variables,
+    record_line,
     row_object,
     transaction_members,
 )
@@ -66,7 +67,7 @@ class UnwrappedRecords(RowRecords):
         value = (self.table.null_value,) if empty else self._value(row, members, deleted=new is None)
         added = added_headers(self.context, self._unwrap.headers, members)
         topic = self.table.topic if self.table.routed is None else row[self.table.routed[new is not None]]
-        return self.line(topic, key, value, self.context.headers(headers, added))
+        return record_line(self.context, topic, key, value, self.context.headers(headers, added))
 
     def tombstone(self, key: Fragments, *, headers: Fragments = ()) -> Fragments:
         """Write a record without a value; nothing if tombstones are dropped.
@@ -77,7 +78,7 @@ class UnwrappedRecords(RowRecords):
             return ()
         members = self._members("d", second=False)
         added = added_headers(self.context, self._unwrap.headers, members, tombstone=True)
-        return self.line(self.table.topic, key, NONE, self.context.headers(headers, added))
+        return record_line(self.context, self.table.topic, key, NONE, self.context.headers(headers, added))
 
     def _value(self, row: Tokens, members: Members, *, deleted: bool) -> Fragments:
         unwrap, table = self._unwrap, self.table
@@ -147,7 +148,9 @@ class OutboxRecords(RowRecords):
 
         added = [fragment for header in layout.headers for fragment in put(header)]
         all_headers = self.context.headers(headers, added)
-        return self.line(columns[layout.topic], put(layout.key), put(layout.value), all_headers)
+        return record_line(
+            self.context, columns[layout.topic], put(layout.key), put(layout.value), all_headers
+        )
 
     def tombstone(self, _key: Fragments, *, headers: Fragments = ()) -> Fragments:
         """Write nothing: deletes of an outbox's rows make no records."""
