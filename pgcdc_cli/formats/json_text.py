@@ -322,8 +322,8 @@ def stamp_columns(stamps: Stamps, gid: str | None) -> Iterator[Fragment]:
     commit_lsn = lsn_text(stamps.commit_lsn[starts])
     xid = kernels.null_where(integer_text(stamps.xid[starts]), stamps.xid[starts] == INVALID_XID)
     ts = timestamp_text(stamps.commit_ts[starts])
-    source = _source_column(stamps, starts, gid)
-    transaction = joined([*_filled(_TRANSACTION, [xid], [ts]), source])
+    ending = _gids_and_origins(stamps, starts, gid)
+    transaction = joined([*_filled(_TRANSACTION, [xid], [ts]), ending])
     commit_lsn_of_row, transaction_of_row = each_row(starts, len(stamps), commit_lsn, transaction)
     yield from _filled(_POSITION, _lsn_column(stamps.lsn), [commit_lsn_of_row], [integer_text(stamps.seq)])
     yield transaction_of_row
@@ -350,10 +350,10 @@ def transaction_starts(stamps: Stamps) -> Int64s:
     return np.concatenate([np.zeros(1, np.int64), np.flatnonzero(changed) + 1])
 
 
-def _source_column(stamps: Stamps, starts: Int64s, gid: str | None) -> Fragment:
+def _gids_and_origins(stamps: Stamps, starts: Int64s, gid: str | None) -> Fragment:
     if stamps.origin is None:
-        return _source(gid, None)
-    texts = [_source(gid, origin) for origin in (None, *stamps.origins)]
+        return _gid_and_origin(gid, None)
+    texts = [_gid_and_origin(gid, origin) for origin in (None, *stamps.origins)]
     return kernels.take(kernels.binary(texts), stamps.origin[starts] + 1)
 
 
@@ -368,23 +368,23 @@ def _filled(template: bytes, *columns: Sequence[Fragment]) -> Iterator[Fragment]
 
 def stamp_rows(stamps: Stamps, gid: str | None) -> Iterator[bytes]:
     """Yield the stamps of a few rows, one by one; none may have an origin."""
-    source = _source(gid, None)
+    ending = _gid_and_origin(gid, None)
     columns = (stamps.lsn, stamps.commit_lsn, stamps.seq, stamps.xid, stamps.commit_ts)
     for lsn, commit_lsn, seq, xid, commit_ts in zip(*(column.tolist() for column in columns), strict=True):
         commit, transaction = _commit(commit_lsn, xid, commit_ts)
-        yield _ROW_POSITION % (lsn >> 32, lsn & 0xFFFFFFFF, commit, seq) + transaction + source
+        yield _ROW_POSITION % (lsn >> 32, lsn & 0xFFFFFFFF, commit, seq) + transaction + ending
 
 
 def one_stamp(stamp: Stamp, gid: str | None) -> bytes:
     """Write a single stamp."""
     commit, transaction = _commit(stamp.commit_lsn, stamp.xid, stamp.commit_ts)
     position = _ROW_POSITION % (stamp.lsn >> 32, stamp.lsn & 0xFFFFFFFF, commit, stamp.seq)
-    return position + transaction + _source(gid, stamp.origin)
+    return position + transaction + _gid_and_origin(gid, stamp.origin)
 
 
 def one_transaction(stamp: Stamp, gid: str | None) -> bytes:
     """Write a single stamp's end, from the comma before `xid` on."""
-    return _commit(stamp.commit_lsn, stamp.xid, stamp.commit_ts)[1] + _source(gid, stamp.origin)
+    return _commit(stamp.commit_lsn, stamp.xid, stamp.commit_ts)[1] + _gid_and_origin(gid, stamp.origin)
 
 
 @lru_cache(4096)
@@ -395,7 +395,7 @@ def _commit(commit_lsn: int, xid: int | None, commit_ts: int | None) -> tuple[by
     return one_lsn(commit_lsn), _TRANSACTION % (b"%d" % xid if xid else b"null", one_timestamp(commit_ts))
 
 
-def _source(gid: str | None, origin: Origin | None) -> bytes:
+def _gid_and_origin(gid: str | None, origin: Origin | None) -> bytes:
     """Write gid and origin; for a streamed transaction the server sends no `origin_lsn`."""
     prepared = b"" if gid is None else b',"gid":' + quote(gid)
     if origin is None:

@@ -153,18 +153,21 @@ def line_end(options: Wal2jsonOptions) -> bytes:
 def _primary_key(columns: Sequence["_Column"], options: Wal2jsonOptions) -> bytes:
     blanks = Blanks.of(options)
     comma = b"," + blanks.space
-    types = (column.said[b"types"] for column in columns if options.include_types)
+    types = (column.elements[b"types"] for column in columns if options.include_types)
     members = {
-        b"pknames": b"[" + comma.join(column.said[b"names"] for column in columns) + b"]",
+        b"pknames": b"[" + comma.join(column.elements[b"names"] for column in columns) + b"]",
         b"pktypes": b"[" + comma.join(types) + b"]",
     }
     return b"{" + blanks.line + blanks.members(4, members) + blanks.line + blanks.tab * 3 + b"}"
 
 
 class _Column(NamedTuple):
-    """A column's description: `said` has its element of each array, by the end of the array's name."""
+    """A column: `elements` has what each array that describes columns has for it, by the array's name.
 
-    said: dict[bytes, bytes]
+    The names are without their beginning, `column` or `key`: `types` is `columntypes` or `keytypes`.
+    """
+
+    elements: dict[bytes, bytes]
     kind: Kind
     in_primary_key: bool
 
@@ -181,7 +184,7 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
     # The plugin looks up a domain's base type only if it writes types; from then on that is the column's
     # type.
     type_oid = base.oid if base is not None and options.include_types else column.type_oid
-    said = {
+    elements = {
         b"names": quote(column.name),
         b"types": quote(_type(column, facts, options)),
         b"typeoids": b"%d" % type_oid,
@@ -190,12 +193,12 @@ def _column(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -
         b"defaults": b"null" if facts.default is None else quote(facts.default),
     }
     kind = kind_of(type_oid, numbers_as_strings=options.numeric_data_types_as_string)
-    return _Column(said, kind, facts.in_primary_key)
+    return _Column(elements, kind, facts.in_primary_key)
 
 
-def _asked(options: Wal2jsonOptions, *, keys: bool) -> list[bytes]:
-    """List the arrays that the options ask for; old keys have fewer."""
-    asked = {
+def _array_names(options: Wal2jsonOptions, *, keys: bool) -> list[bytes]:
+    """Name the arrays that the options ask for; old keys have fewer."""
+    wanted = {
         b"names": True,
         b"types": options.include_types,
         b"typeoids": options.include_type_oids,
@@ -203,7 +206,7 @@ def _asked(options: Wal2jsonOptions, *, keys: bool) -> list[bytes]:
         b"optionals": options.include_not_null and not keys,
         b"defaults": options.include_default and not keys,
     }
-    return [name for name, wanted in asked.items() if wanted]
+    return [name for name, included in wanted.items() if included]
 
 
 def _type(column: TableColumn, facts: ColumnFacts, options: Wal2jsonOptions) -> str:
@@ -229,9 +232,9 @@ def _arrays(
         values, absent = image.columns[index], _absent(image, index, keys=keys)
         if values is not None and (absent is None or not absent.all()):
             some.append((column, value_of(column.kind, values), absent))
-    for name in _asked(options, keys=keys):
+    for name in _array_names(options, keys=keys):
         yield blanks.key(level, label + name) + b"["
-        yield _lists([(column.said[name], absent) for column, _, absent in some], len(batch), comma)
+        yield _lists([(column.elements[name], absent) for column, _, absent in some], len(batch), comma)
         yield b"]," + blanks.line
     yield blanks.key(level, label + b"values") + b"["
     yield from separated((Member(b"", value, absent) for _, value, absent in some), comma)
