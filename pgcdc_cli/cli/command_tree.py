@@ -43,7 +43,7 @@ ANYWHERE = frozenset({"config", "debug", "verbose", "quiet", "log_format"})
 _NAMES = frozenset({"COMMAND", "DIR", "FILE", "NAME", "NEW", "OLD", "PATH", "SCHEMA"})
 """Placeholders in the help for values that are names."""
 
-_REFUSED = {
+_PYDANTIC_MESSAGES = {
     re.compile("Input should be a valid boolean"): "is neither true nor false",
     re.compile("Input should be a valid integer"): "is not a whole number",
     re.compile("Input should be a valid number"): "is not a number",
@@ -80,7 +80,7 @@ class Command(TyperCommand):
         return _printing_help(super().get_help_option(ctx))
 
     def get_params(self, ctx: ClickContext) -> list[ClickParameter]:
-        return list(map(_quick, super().get_params(ctx)))
+        return list(map(_without_pydantic, super().get_params(ctx)))
 
     def collect_usage_pieces(self, ctx: ClickContext) -> list[str]:
         pieces = [str(self.options_metavar)]
@@ -141,7 +141,7 @@ class Group(TyperGroup):
         return _printing_help(super().get_help_option(ctx))
 
     def get_params(self, ctx: ClickContext) -> list[ClickParameter]:
-        return list(map(_quick, super().get_params(ctx)))
+        return list(map(_without_pydantic, super().get_params(ctx)))
 
     def format_options(self, ctx: ClickContext, formatter: ClickFormatter) -> None:
         _format_parameters(self.get_params(ctx), ctx, formatter)
@@ -288,8 +288,8 @@ def _name_variables(command: ClickCommand) -> None:
         parameter.show_envvar = False
 
 
-def _quick(parameter: ClickParameter) -> ClickParameter:
-    """Let a parameter use Typer's conversion only if a value needs one: for that Typer imports Pydantic."""
+def _without_pydantic(parameter: ClickParameter) -> ClickParameter:
+    """Let Typer convert a parameter's value only if it has to: for that, it imports Pydantic."""
     parameter.process_value = partial(_process_value, parameter)
     return parameter
 
@@ -310,7 +310,7 @@ def _process_value(parameter: ClickParameter, ctx: ClickContext, value: object) 
 
 def _in_our_words(message: str, value: object) -> str:
     """Say what is wrong with a value, where Pydantic's message says only what it should be."""
-    for theirs, ours in _REFUSED.items():
+    for theirs, ours in _PYDANTIC_MESSAGES.items():
         if match := theirs.match(message):
             return f'"{value}" {match.expand(ours)}'
     return message

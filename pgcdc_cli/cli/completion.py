@@ -46,7 +46,7 @@ _OF_DIRECTORIES = {"pgcdc show", "pgcdc spark-submit"}
 class Option(NamedTuple):
     """An option; `values` are the words to offer, None for a flag.
 
-    `files` is `d` or `f` if names of directories or files are offered, `asked` the kind of names to get from
+    `files` is `d` or `f` if names of directories or files are offered, `kind` the kind of names to get from
     `pgcdc __complete`.
     """
 
@@ -54,17 +54,17 @@ class Option(NamedTuple):
     summary: str
     values: tuple[str, ...] | None
     files: str = ""
-    asked: str = ""
+    kind: str = ""
 
 
 class Node(NamedTuple):
-    """A command; `files`: its arguments are paths; `asked`: the kind of names that its arguments are."""
+    """A command; `files`: its arguments are paths; `kind`: the kind of names that its arguments are."""
 
     words: str
     members: tuple[tuple[str, str], ...]
     options: tuple[Option, ...]
     files: str
-    asked: str
+    kind: str
 
 
 def scripts(root: ClickCommand) -> dict[str, str]:
@@ -96,10 +96,10 @@ def _option(command: str, parameter: ClickParameter) -> Option:
     value = value_name(parameter)
     names = (*parameter.opts, *parameter.secondary_opts)
     words = _WORDS.get(value, tuple(choices(parameter))) if value else None
-    asked = next((_KINDS[name] for name in names if name in _KINDS), "")
-    if asked == "tables" and command in _OF_DIRECTORIES:
-        asked = "stored"
-    return Option(names, (parameter.help or "").rstrip("."), words, _files(value), asked)
+    kind = next((_KINDS[name] for name in names if name in _KINDS), "")
+    if kind == "tables" and command in _OF_DIRECTORIES:
+        kind = "stored"
+    return Option(names, (parameter.help or "").rstrip("."), words, _files(value), kind)
 
 
 def _files(value: str) -> str:
@@ -146,8 +146,8 @@ def _bash(nodes: list[Node]) -> Iterator[str]:
         yield f"            options={shlex.quote(' '.join(_option_names(node)))}"
         if node.files:
             yield f'            case "$word" in -*) ;; *) {_bash_files(node.files)} ;; esac'
-        if node.asked:
-            yield f'            case "$word" in -*) ;; *) _pgcdc_ask {node.asked} ;; esac'
+        if node.kind:
+            yield f'            case "$word" in -*) ;; *) _pgcdc_ask {node.kind} ;; esac'
         yield "            ;;"
     yield "    esac"
     yield '    case "$word" in'
@@ -173,8 +173,8 @@ def _bash_ask() -> Iterator[str]:
 
 
 def _bash_values(option: Option) -> str:
-    if option.asked:
-        return f"_pgcdc_ask {option.asked}"
+    if option.kind:
+        return f"_pgcdc_ask {option.kind}"
     if option.files:
         return _bash_files(option.files)
     return f'_pgcdc_offer -W {shlex.quote(" ".join(option.values))} -- "$word"' if option.values else ":"
@@ -214,8 +214,8 @@ def _zsh(nodes: list[Node]) -> Iterator[str]:
         yield f"            options=({_zsh_words((n, o.summary) for o in node.options for n in o.names)})"
         if node.files:
             yield f"            {_zsh_files(node.files)}"
-        if node.asked:
-            yield f'            [[ "${{words[CURRENT]}}" == -* ]] || _pgcdc_ask {node.asked}'
+        if node.kind:
+            yield f'            [[ "${{words[CURRENT]}}" == -* ]] || _pgcdc_ask {node.kind}'
         yield "            ;;"
     yield "    esac"
     yield '    if [[ "${words[CURRENT]}" == -* ]]; then _describe -o option options'
@@ -229,8 +229,8 @@ def _zsh_words(words: Iterable[tuple[str, str]]) -> str:
 
 
 def _zsh_values(option: Option) -> str:
-    if option.asked:
-        return f"_pgcdc_ask {option.asked}"
+    if option.kind:
+        return f"_pgcdc_ask {option.kind}"
     if option.files:
         return _zsh_files(option.files)
     return f"compadd -- {shlex.join(option.values)}" if option.values else "_message value"
@@ -262,14 +262,14 @@ def _fish(nodes: list[Node]) -> Iterator[str]:
             yield f"{at} {_fish_option(option)} -d {_fish_text(option.summary)}"
         if node.files:
             yield f"{at} -F"
-        if node.asked:
-            yield f"{at} -a '(__pgcdc_ask {node.asked})'"
+        if node.kind:
+            yield f"{at} -a '(__pgcdc_ask {node.kind})'"
 
 
 def _fish_option(option: Option) -> str:
     words = [f"-l {n[2:]}" if n.startswith("--") else f"-s {shlex.quote(n[1:])}" for n in option.names]
-    if option.asked:
-        words.append(f"-x -a '(__pgcdc_ask {option.asked})'")
+    if option.kind:
+        words.append(f"-x -a '(__pgcdc_ask {option.kind})'")
     elif option.files:
         words.append("-r -F")
     elif option.values is not None:
