@@ -190,9 +190,6 @@ def _operations(text: str) -> tuple[str, ...]:
     return tuple(operation for operation in OPERATIONS if operation in wanted)
 
 
-Tables = list[str] | None
-
-
 @app.command(
     "alter",
     cls=Command,
@@ -207,14 +204,17 @@ def alter(  # noqa: PLR0913 - a command's options
     *,
     conninfo: str,
     add_table: Annotated[
-        Tables, typer.Option(metavar="TABLE", help="Add a table; the syntax is that of create --table.")
+        list[str] | None,
+        typer.Option(metavar="TABLE", help="Add a table; the syntax is that of create --table."),
     ] = None,
-    drop_table: Annotated[Tables, typer.Option(metavar="TABLE", help="Remove a table.")] = None,
+    drop_table: Annotated[list[str] | None, typer.Option(metavar="TABLE", help="Remove a table.")] = None,
     set_table: Annotated[
-        Tables, typer.Option(metavar="TABLE", help="Publish exactly the tables given this way.")
+        list[str] | None, typer.Option(metavar="TABLE", help="Publish exactly the tables given this way.")
     ] = None,
-    add_schema: Annotated[Tables, typer.Option(metavar="SCHEMA", help="Add all tables in a schema.")] = None,
-    drop_schema: Annotated[Tables, typer.Option(metavar="SCHEMA", help="Remove a schema.")] = None,
+    add_schema: Annotated[
+        list[str] | None, typer.Option(metavar="SCHEMA", help="Add all tables in a schema.")
+    ] = None,
+    drop_schema: Annotated[list[str] | None, typer.Option(metavar="SCHEMA", help="Remove a schema.")] = None,
     operations: Annotated[
         str | None, typer.Option(metavar="LIST", help="Operations to publish, separated by commas.")
     ] = None,
@@ -259,7 +259,9 @@ def _tables(option: str, given: list[str] | None) -> "tuple[PublishedTable, ...]
     return tuple(published_table(option, text) for text in given or ())
 
 
-def _members(name: str, tables: "tuple[PublishedTable, ...]", schemas: Tables) -> "Publication | None":
+def _members(
+    name: str, tables: "tuple[PublishedTable, ...]", schemas: list[str] | None
+) -> "Publication | None":
     from pgcdc_cli.catalog import Publication
 
     if not (tables or schemas):

@@ -343,9 +343,9 @@ def _print(summary: "MergeSummary", *, dry_run: bool) -> None:
         write(_one_line(summary))
         return
     nulls = [name for name in ("unfit", "missing") if any(getattr(one, name) for one in summary.tables)]
-    counted = ["inserted", "updated", "deleted", *nulls]
-    headings = ["table", *counted, "segment", "LSN", "version", "problem"]
-    for line in table(headings, (_cells(one, counted) for one in summary.tables), headings[1:-1]):
+    effects = ["inserted", "updated", "deleted", *nulls]
+    headings = ["table", *effects, "segment", "LSN", "version", "problem"]
+    for line in table(headings, (_cells(one, effects) for one in summary.tables), headings[1:-1]):
         write(line)
     write("")
     for line in facts([("merged up to", _position(summary)), ("took", f"{summary.seconds:.1f} s")]):
@@ -385,7 +385,7 @@ def _plan_cells(merge: "TableMerge") -> list[str]:
     return [merge.name, segments, *sizes, plan.path, merge.problem or ""]
 
 
-def _cells(merge: "TableMerge", counted: Sequence[str]) -> list[str]:
-    counts = [f"{getattr(merge, name):,}" for name in counted]
+def _cells(merge: "TableMerge", effects: Sequence[str]) -> list[str]:
+    counts = [f"{getattr(merge, name):,}" for name in effects]
     version = "-" if merge.version is None else str(merge.version)
     return [merge.name, *counts, str(merge.segment), str(merge.lsn), version, merge.problem or ""]
