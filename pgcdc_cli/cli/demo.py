@@ -16,7 +16,7 @@ from pgcdc_cli.cli.printing import (
     talk,
     wants_colour,
     write,
-    write_error,
+    write_on_stderr,
 )
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.terminal import safe
@@ -128,7 +128,7 @@ class Spectator:
         if self._terminal:
             self._overwrite(text)
         else:
-            write_error(text)
+            write_on_stderr(text)
 
     def waiting(self, seconds: float) -> None:
         if self._terminal and talk.verbosity >= 0:
@@ -142,7 +142,7 @@ class Spectator:
     def end_line(self) -> None:
         """Leave the progress line as it is, and begin a new line."""
         if self._open_line:
-            write_error("")
+            write_on_stderr("")
             self._open_line = False
 
     def show_last_output(self) -> None:
@@ -150,12 +150,12 @@ class Spectator:
         self.end_line()
         if talk.verbosity <= 0:
             for line in self._last_output:
-                write_error(f"      {safe(line)}")
+                write_on_stderr(f"      {safe(line)}")
 
     def _line(self, text: str) -> None:
         if talk.verbosity >= 0:
             self.end_line()
-            write_error(text)
+            write_on_stderr(text)
 
 
 def _report(result: "DemoResult") -> None:
@@ -214,7 +214,7 @@ def _totals(result: "DemoResult") -> list[tuple[str, str]]:
 def _refuse_differences(result: "DemoResult") -> None:
     for entry in result.tables:
         for difference in entry.differences:
-            write_error(f"{safe(entry.table)}: {safe(difference)}")
+            write_on_stderr(f"{safe(entry.table)}: {safe(difference)}")
     if result.differing:
         names = ", ".join(result.differing)
         raise _failure(result, f"could not get equal tables: {names} differ from the source")

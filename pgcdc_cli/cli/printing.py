@@ -160,7 +160,7 @@ def write_message(level: str, text: str) -> None:
         _write_object(level, message=one_line(text))
     else:
         shown = "" if level == "info" and talk.form != "timed" else f"{level}: "
-        write_error(f"{_start()}{shown}{one_line(text)}")
+        write_on_stderr(f"{_start()}{shown}{one_line(text)}")
 
 
 def _start() -> str:
@@ -173,7 +173,7 @@ def _now() -> str:
 
 
 def _write_object(level: str, **content: object) -> None:
-    write_error(json.dumps({"time": _now(), "level": level, "program": talk.program, **content}))
+    write_on_stderr(json.dumps({"time": _now(), "level": level, "program": talk.program, **content}))
 
 
 def fail(error: PgcdcError) -> int:
@@ -188,13 +188,13 @@ def fail(error: PgcdcError) -> int:
         _write_object("error", message=one_line(error.message), hint=hint, exit_status=status, **more)
         return status
     if talk.debug:
-        write_error(version_line())
-        write_error(trace)
+        write_on_stderr(version_line())
+        write_on_stderr(trace)
     red, plain = ("\x1b[1;31m", "\x1b[0m") if wants_colour(sys.stderr) else ("", "")
-    write_error(_start(), f"{red}error:{plain} ", one_line(error.message))
+    write_on_stderr(_start(), f"{red}error:{plain} ", one_line(error.message))
     # PostgreSQL's programs, which pgcdc may replace, print their name before the hint; a log needs the time.
     named = talk.program != PROGRAM or talk.form == "timed"
-    write_error(_start() if named else "", "hint: ", one_line(error.hint))
+    write_on_stderr(_start() if named else "", "hint: ", one_line(error.hint))
     return status
 
 
@@ -213,7 +213,8 @@ def one_line(text: str) -> str:
     return safe(mask(" ".join(text.split())))
 
 
-def write_error(*parts: str) -> None:
+def write_on_stderr(*parts: str) -> None:
+    """Print a line on standard error as it is, in place of the progress line if there is one."""
     erase, talk.live = "\r\x1b[K" if talk.live else "", False
     write_as_far_as_possible(erase + "".join(parts) + "\n")
 
