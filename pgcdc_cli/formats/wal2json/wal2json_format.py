@@ -1,7 +1,7 @@
 """Write wal2json's lines: one object per change (B, C, I, U, D, T, M) or, in version 1, one per transaction.
 
-Version 1's object may be as large as its transaction, so it is written in pieces; `Commas` finds the changes
-that are the first of their transaction.
+Version 1's object may be as large as its transaction, so it is written in pieces; `FirstChanges` finds the
+changes that are the first of their transaction.
 
 The reference is wal2json 2.5, in a session with the same role and time zone UTC. For the differences and
 their reasons see `docs/coming-from-wal2json.md`.
@@ -61,12 +61,12 @@ _KINDS = {"I": b"insert", "U": b"update", "D": b"delete"}
 
 
 @dataclass(slots=True)
-class Commas:
-    """Finds each transaction's first change; `_first` is whether the next slice's first change is one."""
+class FirstChanges:
+    """Finds each transaction's first change; `_next_is_first`: the next slice's first change is one."""
 
-    _first: bool = True
+    _next_is_first: bool = True
 
-    def firsts(self, slice_: Slice) -> Int64s:
+    def in_next(self, slice_: Slice) -> Int64s:
         """Return the indexes, ascending, of the changes that are the first of their transaction.
 
         The slice must hold only what is written, and follow the one of the previous call.
@@ -77,8 +77,8 @@ class Commas:
         index = np.sort(np.concatenate(changes))
         begin = np.sort(np.concatenate([np.empty(0, np.int64), *begins]))
         # A begin before all others stands for a transaction that was open before this slice.
-        opened = np.concatenate([[-1], begin]) if self._first else begin
-        self._first = bool(len(opened)) and (not len(index) or int(opened[-1]) > int(index[-1]))
+        opened = np.concatenate([[-1], begin]) if self._next_is_first else begin
+        self._next_is_first = bool(len(opened)) and (not len(index) or int(opened[-1]) > int(index[-1]))
         found = np.searchsorted(index, opened)
         return np.unique(index[found[found < len(index)]])
 
@@ -278,7 +278,7 @@ class Wal2jsonFormat:
     layout: Layout = "table"
     compression: Compression = "none"
     options: Wal2jsonOptions = field(default_factory=Wal2jsonOptions)
-    _commas: Commas = field(default_factory=Commas, init=False)
+    _firsts: FirstChanges = field(default_factory=FirstChanges, init=False)
 
     @property
     def suffix(self) -> str:
@@ -321,7 +321,7 @@ class Wal2jsonFormat:
 
     def _objects(self, slice_: Slice) -> Iterator[EncodedLines]:
         """Write the parts of version 1's objects; they contain no truncates."""
-        options, firsts = self.options, self._commas.firsts(slice_)
+        options, firsts = self.options, self._firsts.in_next(slice_)
         for batch in slice_.changes:
             objects = change_objects(batch, options, firsts)
             yield encoded_lines(self.layout, batch.table, batch.stamps, objects, unchanged=batch.lacks_any)
