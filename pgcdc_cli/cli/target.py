@@ -256,9 +256,7 @@ def format_for(target: StreamTarget) -> "Format | RawFormat":
 
     layout: Layout = "stream" if target.directory is None else target.layout
     compression, numeric, transactions = target.compression, target.numeric, target.begins_and_commits
-    # Debezium has properties in place of --numeric and --transactions.
-    if target.format != "debezium":
-        check_options(target.format, layout, compression, numeric, transactions=transactions)
+    check_options(target.format, layout, compression, numeric, transactions=transactions)
     match target.format:
         case "jsonl":
             from pgcdc_cli.formats.jsonl import JsonlFormat

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgcdc_cli.cli.target import StreamTarget, format_for, read_config
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.arrow import ArrowFormat
 from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.jsonl import JsonlFormat
@@ -67,3 +68,12 @@ def test_a_connector_makes_debeziums_format():
     )
     assert isinstance(made, DebeziumFormat)
     assert (made.config, made.layout, made.compression, made.values_only) == (CONFIG, "table", "gzip", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"), [({"numeric": "number"}, "--numeric"), ({"transactions": True}, "--transactions")]
+)
+def test_options_that_a_connector_has_as_properties_are_refused(options, refused):
+    with pytest.raises(PgcdcError, match=f"could not use {refused} with format") as error:
+        format_for(target("debezium", **IN_FILE, connector=CONFIG, **options))
+    assert error.value.kind is ErrorKind.USAGE

@@ -309,6 +309,21 @@ def test_a_table_that_is_gone_without_a_key_stops_nothing(
         assert not table_path(warehouse, away).exists()
 
 
+def test_tables_that_had_a_name_in_turn_have_their_rows_under_their_own(
+    spark: SparkSession, directory: Directory, warehouse: Path
+) -> None:
+    """All of them came in one range, the first one of the name; its segment is gone by then."""
+    oids = ONE.oid, 77, 78
+    directory.segment([(replace(ONE, oid=oid), [insert(10 + oid, 1)]) for oid in oids])
+    assert merge_into(spark, directory, warehouse)["error"] is None
+    renamed = [replace(ONE, oid=oid, name=name) for oid, name in zip(oids, ("first", "second"), strict=False)]
+    directory.segment([(table, [insert(100, 2)]) for table in renamed])
+    assert merge_into(spark, begun_at(directory, 2), warehouse)["error"] is None
+    for table in renamed:
+        assert sorted(merged_rows(spark, warehouse, table)) == [("1",), ("2",)]
+    assert sorted(merged_rows(spark, warehouse, replace(ONE, oid=78))) == [("1",)]
+
+
 def test_a_part_of_a_tables_rows_is_not_put_aside_as_its_rows(
     spark: SparkSession, directory: Directory, warehouse: Path
 ) -> None:

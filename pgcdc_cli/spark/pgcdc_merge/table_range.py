@@ -140,9 +140,9 @@ class TableRange:
     files lack. The range is of one `oid`, unless it is a changelog's, and starts from the rows of `base`;
     `forgotten`: it had rows that can't be found any more. The lake table has the rows of `held` (None if
     there is no table). `holders` has the segments in which its name was found, with the OIDs; `gone` are the
-    ranges of tables that had the name earlier in this range. `anew`: the lake table has other rows than those
-    that this range starts from. `left_out` are the numbers of columns that weren't published when the last
-    merged change was made.
+    ranges of tables that had the name before it, and have files here, too. `anew`: the lake table has other
+    rows than those that this range starts from. `left_out` are the numbers of columns that weren't published
+    when the last merged change was made.
     """
 
     table: str
@@ -332,7 +332,9 @@ def table_ranges(
             for number, one in enumerate(_in_turn(waiting, row, held, met))
         ]
         # All may have been left out; else the last has the name now, and the others are gone.
-        gone = tuple(_that_is_gone(one, segments[0]) for one in found[:-1])
+        gone: tuple[TableRange, ...] = ()
+        for one in found[:-1]:
+            gone = (*gone, _that_is_gone(replace(one, gone=gone), segments[0]))
         gathered += [replace(last, gone=gone) for last in found[-1:]]
     return gathered
 
