@@ -100,10 +100,11 @@ def test_with_transactions_the_commit_before_is_known(stream, pgcdc):
 @pytest.mark.usefixtures("more")
 def test_the_configuration_decides(stream, pgcdc, options):
     expected = stream("-f", "-", "--format", "debezium", *ORDERS, *options)
-    stream("-D", "d")
-    shown = debezium(pgcdc, "d", *ORDERS, *options)
-    assert shown
-    assert timeless(shown) == without_commits(expected)
+    for form in ("jsonl", "arrow"):
+        stream("-D", form, "--format", form)
+        shown = debezium(pgcdc, form, *ORDERS, *options)
+        assert shown
+        assert timeless(shown) == without_commits(expected)
 
 
 def test_a_table_that_changed_has_the_columns_it_had(shop, stream, pgcdc):
@@ -206,8 +207,9 @@ def test_without_a_checkpoint_the_database_must_be_named(shop, stream, pgcdc, re
     assert timeless(named) == timeless(expected)
 
 
-def test_a_schema_file_without_facts_is_refused(stream, refused, tmp_path):
-    stream("-D", "d")
+@pytest.mark.parametrize("form", ["jsonl", "arrow"])
+def test_a_schema_file_without_facts_is_refused(stream, refused, tmp_path, form):
+    stream("-D", "d", "--format", form)
     for path in (tmp_path / "d" / "schemas").iterdir():
         path.write_text(re.sub(r',"facts":.*', "}", path.read_text()))
     shown_refused(
@@ -217,6 +219,21 @@ def test_a_schema_file_without_facts_is_refused(stream, refused, tmp_path):
         "nor a primary key",
         hint="an earlier version of pgcdc wrote it: stream with --format debezium",
     )
+
+
+@pytest.mark.parametrize("form", ["jsonl", "arrow"])
+def test_rows_of_a_snapshot_are_refused(shop, pgcdc, refused, form):
+    """An event of one says whether it was the last."""
+    snapshot = ("-d", shop.uri, "--publication", "p", "--table", "public.items")
+    assert pgcdc("snapshot", *snapshot, "-D", "d", "--format", form).status == 0
+    shown_refused(
+        refused,
+        *ORDERS,
+        error='could not show Debezium\'s events: "public.items" has rows of a snapshot, and the files'
+        " don't say which was its last",
+        hint="stream with --format debezium",
+    )
+    assert debezium(pgcdc, "d", *ORDERS, "-c", r"table.exclude.list=public\.items") == ""
 
 
 def test_without_the_catalog_it_is_the_stream_without_it(stream, pgcdc):

@@ -171,6 +171,16 @@ def test_values_are_read_back_however_events_have_them(
         assert found == expected
 
 
+def test_a_column_that_events_lack_or_name_otherwise_hides_nothing_else(shop, stream, pgcdc):
+    """Without one of its columns, a key is none; a value that stays as it is keeps its column's name."""
+    shop.execute('CREATE TABLE spans (id int, part int, "the gap" interval, PRIMARY KEY (id, part))')
+    shop.execute("INSERT INTO spans VALUES (1, 2, '3 seconds')")
+    changed = ("-c", r"column.exclude.list=public\.spans\.part", "-c", "field.name.adjustment.mode=avro")
+    stream("-D", "d", *SERVER, "-c", "snapshot.mode=never", *changed)
+    [found] = shown(pgcdc, "d", "--table", "public.spans")
+    assert (found.get("key"), found["new"]) == (None, {"id": 1, "the gap": 3_000_000})
+
+
 def test_what_stands_for_json_that_was_not_sent_is_a_string(shop, stream, pgcdc):
     """Debezium fills the old row's required columns."""
     shop.execute("CREATE TABLE papers (id int PRIMARY KEY, doc jsonb NOT NULL)")

@@ -67,6 +67,13 @@ def test_finished_segments_without_their_checkpoint_are_counted(pgcdc, tmp_path)
     assert (content["checkpoint"], content["files"]["segments"]) == (None, 1)
 
 
+@pytest.mark.usefixtures("changes")
+def test_another_server_is_not_asked_of_the_slot(servers, pgcdc):
+    ran = pgcdc("status", "changes", "-d", servers[16].uri())
+    assert ran.status == 13
+    assert "error: could not continue from the checkpoint: it belongs to system identifier " in ran.err
+
+
 def test_a_server_whose_log_ends_before_the_checkpoint_is_an_older_copy(changes, shop, pgcdc, tmp_path):
     """A slot there says nothing: what it sends may be another history."""
     saved = tmp_path / "changes" / "checkpoint.json"

@@ -10,7 +10,9 @@ from typing import Self
 
 import pytest
 from logs import PROTOCOL_1, Log, Running, log_of
+from processes import PGCDC
 from segments import contents
+from warm_process import run_warm
 from workloads import ROW_COUNT, TABLES, Stage, message, rows
 
 from pgcdc_cli.replication.connection import ReplicationConnection
@@ -293,6 +295,8 @@ def test_changes_at_prepare_for_those_who_want_them(prepared18):
     gids = [line.get("gid") for line in found if line["op"] not in "BI"]
     assert gids == ["one", "two", "two", None, "one"]
     assert not prepared18.spools()
+    shown = run_warm([*PGCDC, "show", str(prepared18.out)])
+    assert [json.loads(line) for line in shown.stdout.splitlines()] == found
 
 
 def test_commit_of_what_nobody_kept(prepared18, tmp_path):
