@@ -1,15 +1,18 @@
 """Whether a stream may go on from a checkpoint, with this source and this slot."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from sink_tools import SOURCE, START, Feed, Lines, started, transactions
 
+from pgcdc_cli.changes.slice import Prepared
 from pgcdc_cli.directory.checkpoint import Checkpoint
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import SystemIdentity
+from pgcdc_cli.stream.known_prepared import KnownPrepared
 from pgcdc_cli.stream.settings import Signals
 from pgcdc_cli.stream.source_checks import check_source
 from pgcdc_cli.stream.timeline_watch import TimelineWatch
@@ -134,3 +137,34 @@ def test_a_new_timeline_is_taken_over_when_all_before_it_is_durable_and_no_other
     watch.follow()
     assert (durable, asked.closed) == ([tx.end_lsn], True)
     sink.close()
+
+
+def test_a_primary_is_not_asked_by_a_second_walsender():
+    """It must restart for a new timeline."""
+    asked = []
+    stream = SimpleNamespace(in_recovery=False, beside=lambda: asked.append("beside"))
+    watch = TimelineWatch(None, None, Signals()).begin(stream, SystemIdentity("1", 1, Lsn(0), "shop"))
+    watch.follow()
+    watch.close()
+    assert not asked
+
+
+def test_only_a_primary_is_asked_which_prepared_transactions_have_ended():
+    """A standby that is behind may still bring an end that was seen on the primary."""
+    prepared, written = Prepared(7, "gid", Lsn(50)), []
+    edge = SimpleNamespace(lsn=Lsn(100), prepared=(prepared,))
+    sink = SimpleNamespace(edge=edge, write=written.append, flush=lambda: None)
+    catalog = SimpleNamespace(over=lambda _: nullcontext(), ended_transactions=lambda xids: xids)
+    primary, standby = (
+        SimpleNamespace(in_recovery=is_standby, own_session=None) for is_standby in (False, True)
+    )
+    known = KnownPrepared("s", sink, catalog)
+    for asked in (standby, primary, standby):
+        known.look(asked)
+    known.forget_missed(Lsn(90))
+    assert not written
+    known.look(primary)
+    known.forget_missed(Lsn(101))
+    assert not written
+    known.forget_missed(Lsn(100))
+    assert [one.edge.prepared for one in written] == [()]

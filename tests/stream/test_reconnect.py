@@ -1,7 +1,9 @@
 """How soon a lost connection is retried, and when no longer."""
 
 import logging
+from contextlib import nullcontext
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,8 +19,10 @@ from pgcdc_cli.stream.reconnect import (
     SAME_FAULTS,
     STEADY,
     Backoff,
+    Reconnection,
     RetryPolicy,
 )
+from pgcdc_cli.stream.settings import RunEnd, RunLimits, RunTotals, Signals
 
 HERE, LATER = Lsn(16), Lsn(17)
 LOST = PgcdcError(ErrorKind.CONNECTION, "lost")
@@ -32,6 +36,10 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        assert self.now < 10_000, "it waits for ever"
 
 
 @pytest.fixture
@@ -202,3 +210,37 @@ def test_for_ever_means_that_no_time_and_no_number_of_attempts_is_too_much(clock
         assert retries.level == logging.WARNING
     assert retries.after(PgcdcError(ErrorKind.SLOT_MISSING, "gone"), HERE) is None
     assert RetryPolicy(loop=False, for_ever=True).after(LOST, HERE) is None
+
+
+@pytest.mark.parametrize(
+    "limits", [RunLimits(), RunLimits(max_time=1), RunLimits(idle_timeout=1)], ids=["stop", "time", "idle"]
+)
+def test_a_long_wait_ends_as_soon_as_the_run_must_and_holds_up_no_file(clock, monkeypatch, limits):
+    """Such as one that is to be reopened, or finished by an interval. Without limits, a signal ends it."""
+    monkeypatch.setattr("pgcdc_cli.stream.settings.time", clock)
+    began, signals, called = clock.now, Signals(), []
+
+    def tick():
+        called.append("tick")
+        signals.stop = limits == RunLimits() and clock.now >= began + 1
+
+    def lost():
+        raise LOST
+
+    writer = SimpleNamespace(
+        back_to_edge=lambda: called.append("back"),
+        reopen_if_asked=lambda: called.append("reopen"),
+        totals=RunTotals(),
+        last_data=began,
+    )
+    sink = SimpleNamespace(edge=SimpleNamespace(lsn=HERE), tick=tick)
+    retries = SimpleNamespace(
+        after=lambda *_: LONGEST_AFTER_LOSS, level_of=lambda _: logging.INFO, server_is_there=True
+    )
+    catalog = SimpleNamespace(close=lambda: called.append("close"))
+    connections = Reconnection(retries, RunEnd(limits), writer, sink, signals, catalog)
+    with nullcontext() if limits == RunLimits() else pytest.raises(PgcdcError, match="lost"):
+        connections.until_done(lost)
+    assert clock.now < began + 2
+    assert set(called) == {"back", "close", "tick", "reopen"}
+    assert writer.totals.reconnects == 1
