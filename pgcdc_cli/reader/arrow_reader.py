@@ -256,10 +256,8 @@ def _integers(column: ArrowArray) -> Int64s:
 def _inferred_schema(arrow: pa.Schema) -> TableSchema:
     """Infer a table without a key; a column gets the first type that is converted to its Arrow type.
 
-    Raises KeyError or ValueError if the stream isn't pgcdc's.
+    Raises KeyError if the stream isn't pgcdc's.
     """
-    if not OWN_NAMES.issubset(arrow.names):
-        raise ValueError("it has other columns")
     names = [name for name in arrow.names if name not in OWN_NAMES]
     types = [_pg_type(arrow.field(name).type) for name in names]
     columns = tuple(

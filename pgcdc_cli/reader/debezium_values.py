@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
+from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.formats.exact_json import Number, compact_json, parse_line
 from pgcdc_cli.reader.arrow_reader import array_element, pg_texts
 from pgcdc_cli.reader.restored_change import Value
@@ -94,7 +94,6 @@ def _check_json(text: str) -> None:
 def described_columns(table: TableSchema) -> dict[str, StoredField]:
     """Return the columns that a schema file describes, by field name."""
     assert table.events is not None
-    full = table.replica_identity is ReplicaIdentity.FULL
     found = {}
     for column in table.columns:
         said = table.events["columns"][column.name]
@@ -102,9 +101,9 @@ def described_columns(table: TableSchema) -> dict[str, StoredField]:
             found[said["field"]] = StoredField(
                 column.name,
                 _described_form(column.type, said),
-                json_kind(column.type) if json_kind(column.type) != "numeric" else "string",
+                json_kind(column.type),
                 _stand_ins(said["unavailable"]),
-                full or column.in_replica_identity,
+                column.in_replica_identity,
             )
     return found
 

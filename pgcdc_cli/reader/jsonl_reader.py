@@ -228,7 +228,7 @@ def _micros(ts: str) -> int | None:
 def _text(column: TableColumn, value: str, *, json_null: bool) -> str | None:
     """Undo what `formats/json_text.py` did to a value."""
     if json_kind(column.type) == "json":
-        return None if value.strip() == "null" and not json_null else value
+        return None if value == "null" and not json_null else value
     if value.startswith('"'):
         return str(json.loads(value))
     return {"null": None, "true": "t", "false": "f"}.get(value, value)

@@ -125,13 +125,12 @@ def _value(type_: str | None, token: object) -> Value:
     """Read a value; without its type it stays as it is."""
     if type_ is None or token is None:
         return Value.as_it_stands(token)
-    name = type_.partition("(")[0]
-    kind = _KINDS.get(name, "string")
+    kind = _KINDS.get(type_, "string")
     if isinstance(token, bool):
         return Value(kind, "t" if token else "f")
     if not isinstance(token, str):
         raise TypeError
-    return Value(kind, f"\\x{token}" if name == "bytea" else str(token))
+    return Value(kind, f"\\x{token}" if type_ == "bytea" else str(token))
 
 
 def _names(change: Mapping[str, Any]) -> dict[str, object]:
