@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.frames import Frames, Keepalive, Received
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import MESSAGE_BYTES, SMALLEST_BATCH
@@ -202,6 +203,17 @@ def test_of_any_plugin_a_few_wait_for_nothing():
     wire = Wire(came("xx"), came("xx"))
     assert tags(receiver(wire, raw=True).receive()) == "xx"
     assert wire.looks == 1
+
+
+@pytest.mark.parametrize(
+    ("starts", "wanted"),
+    [((1, 9), 2), ((1, 10, 10), 2), ((1, 9, 11, 10), 2), ((11,), 0), ((10,), 1)],
+)
+def test_of_any_plugin_the_first_message_at_the_end_is_the_last_and_none_beyond_it_comes(starts, wanted):
+    frames = Frames.of([b"w" + struct.pack(">QQq", start, start, 0) + b"x" for start in starts])
+    encoder = RawEncoder(RawFormat(), Lsn(10))
+    assert sum(piece.rows for encoded in encoder.encode(frames) for piece in encoded.pieces) == wanted
+    assert encoder.ended == (max(starts) >= 10)
 
 
 def test_a_signal_or_the_clock_ends_the_wait_for_the_rest():
