@@ -44,12 +44,16 @@ class Statistics:
     first: StoredCommit | None = None
     last: StoredCommit | None = None
 
-    def end_of(self, transaction: Transaction) -> None:
-        """Count a transaction whose changes are complete."""
-        commit = StoredCommit(transaction.commit_lsn, transaction.ts)
+    def see(self, change: Transaction) -> None:
+        """Extend the time span to a change's commit, or to when a snapshot's row was read."""
+        commit = StoredCommit(change.commit_lsn, change.ts)
         if commit != (None, None):
             self.first = self.first or commit
             self.last = commit
+
+    def end_of(self, transaction: Transaction) -> None:
+        """Count a transaction whose changes are complete."""
+        self.see(transaction)
         if self.transactions is None:
             return
         self.transactions += 1
@@ -59,9 +63,9 @@ class Statistics:
 def count(lines: Iterable[tuple[str, str]], empty: Collection[str] = ()) -> Statistics:
     """Count changes, each given as its table and JSON line, in the order in which they happened.
 
-    Begins and ends of transactions aren't counted, but separate them. `empty` are tables of which a snapshot
-    had no rows. Memory holds the tables and the largest transactions. Raises PgcdcError (PROTOCOL) for a line
-    with values that don't fit.
+    Begins and ends of transactions aren't counted, but separate them. A snapshot's rows belong to none.
+    `empty` are tables of which a snapshot had no rows. Memory holds the tables and the largest transactions.
+    Raises PgcdcError (PROTOCOL) for a line with values that don't fit.
     """
     statistics = Statistics()
     current: Transaction | None = None
@@ -74,6 +78,11 @@ def count(lines: Iterable[tuple[str, str]], empty: Collection[str] = ()) -> Stat
         if operation not in _CHANGES:
             continue
         statistics.operations[table, operation] += 1
+        if operation == "R":
+            _ended(statistics, current)
+            current = None
+            statistics.see(begun)
+            continue
         if identity is None and not bounded:
             _ended(statistics, current)
             current = None

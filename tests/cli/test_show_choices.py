@@ -130,6 +130,15 @@ def test_a_table_of_which_a_snapshot_had_no_rows_is_there(pgcdc, database18):
     assert pgcdc("show", "d", "--table", "public.nobody").status == 2
 
 
+def test_a_snapshots_rows_are_in_the_time_span_but_in_no_transaction(pgcdc, database18):
+    database18.execute("CREATE TABLE t (id int); INSERT INTO t SELECT generate_series(1, 7)")
+    assert pgcdc("snapshot", "-d", database18.uri, "--table", "public.t", "-D", "d").status == 0
+    counted = json.loads(show(pgcdc, "d", "--stat", "--json"))
+    assert (counted["changes"][0]["changes"], counted["transactions"], counted["largest"]) == (7, 0, [])
+    assert counted["first"] == counted["last"]
+    assert counted["first"].keys() == {"lsn", "ts"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
