@@ -1,7 +1,7 @@
 import json
 import re
 import zlib
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sink_tools import SOURCE
 
-from pgcdc_cli.changes.edge import Prepared, ResnapshotStage, TableResnapshot
+from pgcdc_cli.changes.edge import (
+    LastCommit,
+    LastEdge,
+    Prepared,
+    ResnapshotStage,
+    TableRead,
+    TableResnapshot,
+)
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
@@ -103,6 +110,20 @@ def refused(path) -> str:
     assert str(path) in caught.value.message
     assert "\n" not in caught.value.message
     return caught.value.message
+
+
+def test_a_checkpoint_keeps_all_that_is_known_of_an_edge():
+    edge = LastEdge(
+        lsn=Lsn(9),
+        last_commit=LastCommit(Lsn(8), 1),
+        prepared=(Prepared(7, "gid", Lsn(6)),),
+        read=(TableRead(16400, Lsn(9)),),
+        resnapshots=(TableResnapshot(16401, "public.t", ("id",)),),
+    )
+    untouched = LastEdge()
+    assert all(getattr(edge, one.name) != getattr(untouched, one.name) for one in fields(edge))
+    checkpoint = Checkpoint(SOURCE, Lsn(5), {}, creating=Lsn(5)).at(edge, ())
+    assert (checkpoint.edge, checkpoint.creating) == (edge, None)
 
 
 def test_a_flipped_bit_anywhere_is_found(tmp_path):
