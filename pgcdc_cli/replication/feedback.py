@@ -28,7 +28,7 @@ class Feedback:
     """
 
     def __init__(self, frames: FrameSource[Any], lock: threading.Lock, start: Lsn, interval: float) -> None:
-        self._frames = frames
+        self.frames = frames
         self._lock = lock
         self._written = self.flush_lsn = start
         self._interval = interval
@@ -66,7 +66,7 @@ class Feedback:
             self._put()
         if self._unsent and self._writable.poll(0):
             # Only if writable: otherwise PQflush reads into libpq's buffer, which nobody may be emptying.
-            self._unsent = not self._frames.flush()
+            self._unsent = not self.frames.flush()
 
     def finish(self) -> None:
         """End the thread and put the last update. The caller doesn't hold the lock."""
@@ -81,7 +81,7 @@ class Feedback:
     def _put(self) -> None:
         update = standby_status(self._written, self.flush_lsn, time.time_ns() // 1000, reply=True)
         self._unsent = True
-        if not self._frames.put_copy_data(update):
+        if not self.frames.put_copy_data(update):
             self._due = 0.0
 
     def _run(self) -> None:

@@ -65,7 +65,7 @@ class FailingDisk:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "crash when sent":
                 function(*args, **kwargs)
-                args[1]._sender.flush()
+                args[1].frames.flush()
                 os.kill(os.getpid(), signal.SIGKILL)
             case "torn":
                 if function is os.write:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from sink_tools import SOURCE, START, Feed, Lines, started, transactions
 
-from pgcdc_cli.changes.slice import Prepared
+from pgcdc_cli.changes.edge import Prepared
 from pgcdc_cli.directory.checkpoint import Checkpoint
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
