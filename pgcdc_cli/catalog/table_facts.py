@@ -39,7 +39,7 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                                          a.attndims,
                                          CASE a.attgenerated WHEN '' THEN pg_get_expr(adbin, 0) ELSE '' END,
                                          a.attnum, a.attnotnull,
-                                         CASE WHEN t.typdelim = ',' OR a.attmissingval::text ^@ '{"'
+                                         CASE WHEN a.attmissingval::text ^@ '{"'
                                               THEN (a.attmissingval::text::text[])[1]
                                               ELSE btrim(a.attmissingval::text, '{}') END,
                                          t.typdefault, t.typname,
@@ -195,7 +195,7 @@ def _complete(relation: Relation, row: tuple[Any, ...]) -> TableSchema:
 def _left_out(relation: Relation, present: dict[tuple[str, int], list[Any]]) -> tuple[int, ...]:
     """List the attribute numbers of the columns that aren't sent."""
     sent = {(column.name, column.type_oid) for column in relation.columns}
-    return tuple(facts[3] for column, facts in present.items() if column not in sent)
+    return tuple(sorted(facts[3] for column, facts in present.items() if column not in sent))
 
 
 def _placed(columns: tuple[TableColumn, ...], facts: TableFacts) -> tuple[TableColumn, ...]:

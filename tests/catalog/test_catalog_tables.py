@@ -125,6 +125,20 @@ def test_enums_and_arrays_of_them_are_known_and_the_rest_is_other(database, cata
     assert types[4].element == types[3]
 
 
+def test_a_type_that_can_be_subscripted_is_no_array(database, catalog):
+    """Like point, whose text has no braces."""
+    database.execute("SET client_min_messages = error; CREATE TYPE spot")
+    for function in ("in(cstring) RETURNS spot", "out(spot) RETURNS cstring"):
+        internal = f"point_{function.partition('(')[0]}"
+        database.execute(
+            f"CREATE FUNCTION spot_{function} LANGUAGE internal IMMUTABLE STRICT AS '{internal}'"
+        )
+    functions = "INPUT = spot_in, OUTPUT = spot_out"
+    database.execute(f"CREATE TYPE spot ({functions}, LIKE = point, ELEMENT = float8)")
+    table = described(database, catalog, "CREATE TABLE t (s spot)", "VALUES ('(1,2)')")
+    assert (table.columns[0].type.name, table.columns[0].type.category) == ("spot", "other")
+
+
 def test_a_type_in_another_schema_is_declared_with_it(database, catalog):
     database.execute("CREATE SCHEMA shop")
     database.execute("CREATE TYPE shop.mood AS ENUM ('ok')")
@@ -160,6 +174,25 @@ def test_a_key_that_is_published_in_part_is_none(database, catalog, identity):
     [relation] = relations(database, "INSERT INTO t VALUES (1, 1, 1)", publication=publication)
     assert [c.name for c in relation.columns] == ["a", "c"]
     assert catalog.describe([relation])[0].key is None
+
+
+def test_a_key_with_a_generated_column_that_is_not_published_is_none(database, catalog):
+    columns = "a int, g int GENERATED ALWAYS AS (a % 2) STORED, PRIMARY KEY (a, g)"
+    database.execute(f"CREATE TABLE t ({columns})")
+    publication = "FOR ALL TABLES WITH (publish = 'insert')"
+    [relation] = relations(database, "INSERT INTO t VALUES (1)", publication=publication)
+    assert [(c.name, c.key) for c in relation.columns] == [("a", True)]
+    assert catalog.describe([relation])[0].key is None
+
+
+def test_a_root_s_primary_key_that_its_partitions_lack_is_none(database, catalog):
+    """Without its index in each partition, rows can have equal keys."""
+    database.execute("CREATE TABLE t (a int NOT NULL) PARTITION BY RANGE (a)")
+    database.execute("CREATE TABLE t1 PARTITION OF t DEFAULT; ALTER TABLE ONLY t ADD PRIMARY KEY (a)")
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    publication = "FOR TABLE t WITH (publish_via_partition_root = true)"
+    root = relations(database, "INSERT INTO t VALUES (1), (1)", publication=publication)[0]
+    assert (root.name, catalog.describe([root])[0].key) == ("t", None)
 
 
 def test_a_key_that_grew_since_the_message_is_what_the_message_says(database, catalog):
@@ -295,6 +328,67 @@ def test_a_primary_key_is_told_in_its_own_order_and_a_unique_index_stands_in_for
     assert (bare.facts.primary_key, bare.facts.unique) == (None, ("c",))
 
 
+def test_of_unique_indexes_that_stand_in_the_clustered_one_is_first_then_the_first_by_name(database, catalog):
+    """As the JDBC driver orders them for Debezium. One over an expression, or not unique, is no key."""
+    database.execute("CREATE TABLE t (a int, b int CONSTRAINT u2 UNIQUE, c int CONSTRAINT u1 UNIQUE)")
+    database.execute("CREATE INDEX i1 ON t (a); CREATE UNIQUE INDEX i2 ON t (a, lower('x'))")
+    [relation] = relations(database, "INSERT INTO t VALUES (1, 2, 3)")
+    assert catalog.describe([relation])[0].facts.unique == ("c",)
+    database.execute("ALTER TABLE t CLUSTER ON u2")
+    assert catalog.describe([relation])[0].facts.unique == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("publication", "listed", "left_out"),
+    [
+        ("FOR ALL TABLES", False, ()),
+        ("FOR TABLES IN SCHEMA public", False, ()),
+        ("FOR TABLE t", True, ()),
+        ("FOR TABLE t (a, d) WITH (publish_via_partition_root)", True, (2, 4)),
+        ("FOR TABLE t_1 (a, d)", True, (3, 5)),
+    ],
+)
+def test_whether_a_publication_lists_a_table_and_leaves_out_columns_is_told(
+    database, catalog, publication, listed, left_out
+):
+    """It may list a partitioned table above."""
+    database.execute("CREATE TABLE t (a int, c int, d int, e int) PARTITION BY RANGE (a)")
+    database.execute("CREATE TABLE t_1 (gone int, a int, c int, d int, e int); ALTER TABLE t_1 DROP gone")
+    database.execute("ALTER TABLE t ATTACH PARTITION t_1 DEFAULT")
+    relation = relations(database, "INSERT INTO t VALUES (1)", publication=publication)[0]
+    name = "t" if "via_partition_root" in publication else "t_1"
+    table = catalog.describe([relation])[0]
+    assert (table.name, table.facts.listed, table.facts.left_out) == (name, listed, left_out)
+
+
+@pytest.mark.parametrize("publication", ["FOR ALL TABLES", "FOR TABLE t"])
+def test_no_column_counts_as_left_out_unless_a_list_does_that(database, catalog, publication):
+    """What isn't sent here is a generated column."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id) STORED)")
+    [relation] = relations(database, "INSERT INTO t VALUES (1)", publication=publication)
+    table = catalog.describe([relation])[0]
+    assert ([column.name for column in table.columns], table.facts.left_out) == (["id"], ())
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("int", "5"),
+        ("text", 'a "b" {c}, d\\'),
+        ("text", ""),
+        ("int[]", "{1,2}"),
+        ("box", "(2,2),(1,1)"),
+        ("box[]", "{(2,2),(1,1);(1,1),(0,0)}"),
+    ],
+)
+def test_the_value_of_rows_older_than_their_column_is_told_as_text(database, catalog, type_, value):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    database.execute(f"ALTER TABLE t ADD v {type_} NOT NULL DEFAULT '{value}'")
+    assert database.execute("SELECT v::text FROM t").fetchone() == (value,)
+    [relation] = relations(database, "INSERT INTO t VALUES (2)")
+    assert catalog.describe([relation])[0].facts.columns["v"].missing == value
+
+
 def test_included_columns_of_a_primary_key_are_told(database, catalog):
     database.execute("CREATE TABLE t (a int, b int, c int, PRIMARY KEY (b) INCLUDE (a, c))")
     [relation] = relations(database, "INSERT INTO t VALUES (1, 2, 3)")
@@ -330,17 +424,22 @@ CREATE FUNCTION {0}_send({0}) RETURNS bytea LANGUAGE internal IMMUTABLE STRICT A
 
 def test_what_a_type_that_is_not_built_in_sends_in_binary_is_known(database, catalog):
     database.execute("SET client_min_messages = error")
-    for name, output, send in (("cased", "textout", "textsend"), ("other", "textout", "byteasend")):
+    for name, output, send, delimiter in (
+        ("cased", "textout", "textsend", ","),
+        ("other", "textout", "byteasend", ","),
+        ("apart", "textout", "textsend", ";"),
+    ):
         database.execute(AS_TEXT.format(name, output, send))
-        database.execute(
-            f"CREATE TYPE {name} (INPUT = {name}_in, OUTPUT = {name}_out, SEND = {name}_send, LIKE = text)"
-        )
+        functions = f"INPUT = {name}_in, OUTPUT = {name}_out, SEND = {name}_send"
+        database.execute(f"CREATE TYPE {name} ({functions}, LIKE = text, DELIMITER = '{delimiter}')")
     database.execute(AS_TEXT.format("dumb", "textout", "textsend"))
     database.execute("CREATE TYPE dumb (INPUT = dumb_in, OUTPUT = dumb_out, LIKE = text)")
     database.execute("CREATE DOMAIN tag AS cased; CREATE TYPE mood AS ENUM ('ok')")
     table = described(
-        database, catalog, "CREATE TABLE t (a cased, b other, c dumb, d tag, e cased[], f mood, g int)"
+        database,
+        catalog,
+        "CREATE TABLE t (a cased, b other, c dumb, d tag, e cased[], f mood, g int, h apart)",
     )
     sends = [column.type.sends for column in table.columns]
-    assert sends == ["text", "own", "nothing", "text", "own", "own", "own"]
+    assert sends == ["text", "own", "nothing", "text", "own", "own", "own", "own"]
     assert table.columns[4].type.element.sends == "text"
