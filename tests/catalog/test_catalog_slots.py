@@ -1,9 +1,11 @@
 import uuid
+from dataclasses import replace
 from functools import partial
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from servers import Database
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -37,8 +39,36 @@ def test_lag_and_retained_bytes_grow_with_the_log(database, catalog):
     database.execute("CREATE TABLE t AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
     after = catalog.slot(name)
     assert after.lag_bytes - before.lag_bytes > 1_000_000
-    assert after.retained_bytes >= after.lag_bytes
+    assert after.retained_bytes - after.lag_bytes == after.confirmed_flush_lsn - after.restart_lsn > 0
     assert isinstance(after.lag_bytes, int)
+
+
+def test_how_much_may_be_written_before_wal_is_lost_is_the_server_s_word(own_server):
+    database = Database(own_server(18, {"max_slot_wal_keep_size": "64MB"}))
+    with Catalog(database.uri) as catalog:
+        slot = catalog.slot(database.create_slot())
+        assert 32 << 20 < slot.safe_wal_bytes <= 96 << 20
+    database.connection.close()
+
+
+def test_the_end_of_the_wal_is_what_is_inserted_even_if_not_written_yet(database, catalog):
+    """So what is committed with synchronous_commit off is before it."""
+    database.execute("SET synchronous_commit = off; CREATE TABLE t (id int)")
+    [inserted] = database.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert catalog.log_end() >= Lsn.parse(inserted)
+
+
+def test_why_a_slot_is_lost_is_the_reason_that_the_server_gives_or_what_follows_from_its_state(
+    database, catalog
+):
+    """PostgreSQL 16 gives none, and calls a slot that lost its WAL conflicting, too."""
+    alive = replace(catalog.slot(database.create_slot()), conflicting=None, invalidation_reason=None)
+    lost = replace(alive, wal_status="lost")
+    conflicts = replace(lost, conflicting=True)
+    assert [alive.lost, lost.lost] == [None, "wal_removed"]
+    assert [conflicts.lost, replace(conflicts, restart_lsn=None).lost] == ["conflicting", "wal_removed"]
+    for slot in (alive, lost, conflicts):
+        assert replace(slot, invalidation_reason="idle_timeout").lost == "idle_timeout"
 
 
 def test_a_slot_in_use_names_the_process(database, catalog):
