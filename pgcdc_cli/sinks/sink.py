@@ -1,4 +1,4 @@
-"""The interface of sinks to the stream loop, and their settings."""
+"""The interface of sinks to the stream loop, their settings, and what they remember of a failure."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
