@@ -57,8 +57,8 @@ _STANDBY_WAL_LEVEL = "set wal_level = logical in postgresql.conf, here and on th
 _DROP = {"55000": ErrorKind.USAGE}
 """Errors of dropping or altering a slot: a standby synchronizes it from the primary."""
 
-_START = {"XX000": ErrorKind.USAGE}
-"""pgoutput refuses an unknown option with an internal error."""
+_UNKNOWN_OPTION = {"XX000": ErrorKind.USAGE}
+"""pgoutput refuses an unknown option with an internal error, which names it."""
 
 _SLOT_FACTS = """
 SELECT slot_type, database, current_database(),
@@ -337,7 +337,7 @@ class ReplicationConnection:
             command = commands.start_replication(slot, lsn, options)
             frames = self._start_replication(command, client_encoding, libpq_only=before.encrypted)
         except psycopg.Error as error:
-            raise self._start_failure(error) from error
+            raise self._start_failure(error, options) from error
         interval = update_interval(self._status_interval, before.wal_sender_timeout)
         self._stream = ReplicationStream(
             frames,
@@ -420,8 +420,10 @@ class ReplicationConnection:
         """The slot as the user named it, even while a temporary copy is read."""
         return self._copied_slot or self._slot
 
-    def _start_failure(self, error: psycopg.Error) -> PgcdcError:
-        failure = failures.server_failure(f'start streaming from slot "{self._known_slot}"', error, _START)
+    def _start_failure(self, error: psycopg.Error, options: commands.PluginOptions) -> PgcdcError:
+        refused = any(_names(failures.reason(error), name) for name, _ in options)
+        kinds = _UNKNOWN_OPTION if refused else None
+        failure = failures.server_failure(f'start streaming from slot "{self._known_slot}"', error, kinds)
         if failure.kind is ErrorKind.USAGE and error.sqlstate != failures.NOT_IN_PREREQUISITE_STATE:
             failure.hint = _OPTIONS_HINT
         if failure.kind is ErrorKind.SLOT_ACTIVE:

@@ -51,7 +51,8 @@ class ScriptedWalsender:
     """`heard` has (seconds since the start, message type, body) of each message after START_REPLICATION.
 
     It reads nothing while `reading` is cleared, once `idle` is set: it may be reading a message just then.
-    If it says that the connection is `encrypted`, libpq reads what it sends.
+    If it says that the connection is `encrypted`, libpq reads what it sends. It answers START_REPLICATION
+    with `refusal`, if there is one.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ScriptedWalsender:
         self._listener.listen()
         self._socket = self._file = None
         self.heard: list[tuple[float, bytes, bytes]] = []
+        self.refusal = b""
         self.streaming = threading.Event()
         self.reading = threading.Event()
         self.reading.set()
@@ -124,13 +126,14 @@ class ScriptedWalsender:
     def _command(self) -> bool:
         _, body = self._read()
         text = body.decode()
-        if text.startswith("START_REPLICATION"):
+        begins = text.startswith("START_REPLICATION")
+        if begins and not self.refusal:
             self._socket.sendall(message(b"W", struct.pack(">bh", 0, 0)))
             self._began = time.monotonic()
             self.streaming.set()
             return False
-        asks = "confirmed_flush_lsn" in text
-        self._socket.sendall((self._before_start if asks else message(b"C", b"SET\0")) + READY)
+        answer = self._before_start if "confirmed_flush_lsn" in text else message(b"C", b"SET\0")
+        self._socket.sendall((self.refusal if begins else answer) + READY)
         return True
 
     def _listen(self) -> None:

@@ -246,6 +246,22 @@ def test_a_failure_of_the_server_is_not_said_to_be_ours(walsender, streaming):
     assert ("see its log" in failure.hint, "--streaming off" in failure.hint) == (True, streaming == "on")
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("unrecognized pgoutput option: proto_version", ErrorKind.USAGE),
+        ("unexpected duplicate for tablespace 0, relfilenumber 43808", ErrorKind.SERVER_FAULT),
+    ],
+)
+def test_an_internal_error_at_the_start_is_about_an_option_if_it_names_one(walsender, text, kind):
+    server = walsender()
+    server.refusal = error("XX000", text)
+    with ReplicationConnection(server.uri) as connection, pytest.raises(PgcdcError) as caught:
+        connection.start("s", Lsn(0), OPTIONS.items())
+    assert caught.value.kind is kind
+    assert ("-o NAME=VALUE" in caught.value.hint) == (kind is ErrorKind.USAGE)
+
+
 def test_what_came_before_an_error_is_given_before_it(connected):
     server, stream = connected()
     server.send(xlogdata(1, b"B") + xlogdata(2, b"C") + error("42704", 'publication "p" does not exist'))

@@ -597,9 +597,16 @@ def test_a_fault_of_the_server_ends_a_run_only_where_it_recurs(database18, proxy
         insert(database18, number, number)
         wait_until(lambda number=number: run.rows() == [*range(1, number + 1)])
         proxy18.end_with(fault)
-    active = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active"
+    # Only a reader that has reported a position is receiving: earlier, the fault would be another one.
+    receiving = (
+        "SELECT active_pid FROM pg_replication_slots JOIN pg_stat_replication ON pid = active_pid"
+        " WHERE slot_name = %s AND write_lsn IS NOT NULL"
+    )
+    failed = [None]
     while run.process.poll() is None:
-        if database18.execute(active, (slot,)).fetchone():
+        found = database18.execute(receiving, (slot,)).fetchone()
+        if found and found[0] != failed[-1]:
+            failed.append(found[0])
             proxy18.end_with(fault)
         time.sleep(0.05)
     status, errors = run.wait()
