@@ -1,4 +1,4 @@
-"""Encode the frames of one connection: decode, assemble and format them, or pass the plugin's bytes on.
+"""Encode what comes over one connection: decode, assemble and format it, or pass the plugin's bytes on.
 
 `pgoutput/transactions.py` decodes frames and assembles them into slices of changes, `formats/` formats these.
 """
@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from pgcdc_cli.changes.edge import LastCommit
 from pgcdc_cli.changes.slice import Slice
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
@@ -17,7 +18,8 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.message_batch import LARGEST_BATCH, SMALLEST_BATCH
 from pgcdc_cli.pgoutput.messages import Tag
 from pgcdc_cli.pgoutput.transactions import PgoutputDecoder
-from pgcdc_cli.stream.invalid_text import TextMender
+from pgcdc_cli.stream.invalid_text import TextMender, invalid_value
+from pgcdc_cli.types.database_text import DatabaseText
 
 _COMMIT = bytes([Tag.COMMIT])
 _GOES_ON = frozenset(
@@ -110,6 +112,52 @@ class FrameEncoder(Protocol):
     def encode(self, frames: Frames) -> Iterator[EncodedSlice]: ...
 
 
+class SliceEncoder:
+    """Formats the slices of one connection to `database`, whose values it first converts to UTF-8."""
+
+    def __init__(self, format_: Format, mender: TextMender, database: str) -> None:
+        self._format = format_
+        self._mender = mender
+        self._database = database
+
+    @property
+    def text(self) -> DatabaseText:
+        """How text is received."""
+        return self._mender.text
+
+    @property
+    def typed(self) -> bool:
+        """Whether it also takes columns of their Arrow types."""
+        return self._format.capabilities.typed
+
+    def restart(self, last_commit: LastCommit | None) -> None:
+        """Go back to the last edge; `last_commit` is the last transaction before it, or None."""
+        if self._format.restartable is not None:
+            self._format.restartable.restart(self._database, last_commit)
+
+    def encode(self, slice_: Slice) -> EncodedSlice:
+        """Encode a slice. Raises PROTOCOL, naming the first value that isn't valid UTF-8."""
+        mended = self._mender.mend(slice_)
+        try:
+            return self._mender.counted(self._format.encode(mended))
+        except MemoryError:
+            raise
+        except Exception as error:
+            invalid = invalid_value(mended)
+            if invalid is None:
+                raise
+            raise invalid from error
+
+    def failing_table(self, slice_: Slice) -> str | None:
+        """Return the name of the first table whose changes alone can't be formatted, None if all can."""
+        for batch in slice_.changes:
+            try:
+                self._format.encode(Slice(None, (batch,)))
+            except Exception:  # noqa: BLE001 - whatever it is, it is this table's
+                return batch.table.display
+        return None
+
+
 class ChangeEncoder:
     """Decodes, assembles and formats frames, as much at a time as memory should hold.
 
@@ -119,13 +167,11 @@ class ChangeEncoder:
     def __init__(
         self,
         decoder: PgoutputDecoder,
-        format_: Format,
-        mender: TextMender,
+        encoder: SliceEncoder,
         look_at: Callable[[Slice], Slice],
     ) -> None:
         self._decoder = decoder
-        self._format = format_
-        self._mender = mender
+        self._encoder = encoder
         self._look_at = look_at
 
     @property
@@ -163,7 +209,7 @@ class ChangeEncoder:
 
     def _encode(self, decoded: Slice, frames: Frames) -> EncodedSlice:
         try:
-            return self._mender.encode(self._format, decoded)
+            return self._encoder.encode(decoded)
         except (PgcdcError, MemoryError):
             raise
         except Exception as error:
@@ -183,13 +229,8 @@ class ChangeEncoder:
         return UndecodableError(reason, b"".join(one + b"\n" for one in messages), ErrorKind.UNEXPECTED)
 
     def _whose(self, decoded: Slice) -> str:
-        """Name the table whose changes can't be encoded, by encoding each alone."""
-        for batch in decoded.changes:
-            try:
-                self._format.encode(Slice(None, (batch,)))
-            except Exception:  # noqa: BLE001 - whatever it is, it is this table's
-                return f'changes of table "{batch.table.display}"'
-        return "a transaction"
+        table = self._encoder.failing_table(decoded)
+        return "a transaction" if table is None else f'changes of table "{table}"'
 
 
 class RawEncoder:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, Image, KeyImage, Slice, texts_of
 from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.interface import EncodedSlice, Format, Piece
+from pgcdc_cli.formats.interface import EncodedSlice, Piece
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.database_text import DatabaseText, backslashes
@@ -34,28 +34,15 @@ class TextMender:
         self._warned = warned
         self._counts: Counter[TableSchema] = Counter()
 
-    def encode(self, format_: Format, slice_: Slice) -> EncodedSlice:
-        """Convert and encode a slice. Raises PROTOCOL, naming the first value that isn't valid UTF-8."""
-        mended = self._mend(slice_)
-        try:
-            return self._counted(format_.encode(mended))
-        except MemoryError:
-            raise
-        except Exception as error:
-            invalid = _invalid_value(mended)
-            if invalid is None:
-                raise
-            raise invalid from error
-
-    def _mend(self, slice_: Slice) -> Slice:
+    def mend(self, slice_: Slice) -> Slice:
         """Return a slice whose values are UTF-8."""
         self._counts.clear()
         if self.text.passes:
             return slice_
         return replace(slice_, changes=tuple(map(self._batch, slice_.changes)))
 
-    def _counted(self, encoded: EncodedSlice) -> EncodedSlice:
-        """Add to each piece how many of its values weren't valid text."""
+    def counted(self, encoded: EncodedSlice) -> EncodedSlice:
+        """Add to each piece of the slice mended last how many of its values weren't valid text."""
         if not self._counts:
             return encoded
         left = Counter(self._counts)
@@ -123,7 +110,7 @@ def _counted(piece: Piece, left: Counter[TableSchema]) -> Piece:
     return replace(piece, invalid_text=sum(left.pop(table) for table in tables))
 
 
-def _invalid_value(slice_: Slice) -> PgcdcError | None:
+def invalid_value(slice_: Slice) -> PgcdcError | None:
     """Make an error for the first value that isn't valid UTF-8: table, column, key and LSN; None without."""
     found = (_invalid(batch) for batch in slice_.changes)
     named = [one for one in found if one is not None]

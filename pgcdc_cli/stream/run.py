@@ -24,7 +24,7 @@ from pgcdc_cli.replication.commands import PluginOptions
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
 from pgcdc_cli.replication.copy_both import NEVER, ReplicationStream
 from pgcdc_cli.sinks.sink import Sink
-from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder
+from pgcdc_cli.stream.encode import ChangeEncoder, FrameEncoder, RawEncoder, SliceEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.known_prepared import KnownPrepared
 from pgcdc_cli.stream.loop import Heartbeats, SliceWriter, StreamLoop
@@ -49,13 +49,17 @@ One that is silent for longer, as it reads WAL without published changes, notice
 
 
 class _Connected(NamedTuple):
-    """A connection, what its server says of itself, the plugin's options, and how rows are read over it."""
+    """A connection, what its server says of itself, the plugin's options, and how rows are read over it.
+
+    `slices` encodes them; what isn't decoded has none.
+    """
 
     connection: ReplicationConnection
     identity: SystemIdentity
     options: PluginOptions
     describe: Describe
-    mender: TextMender
+    text: DatabaseText
+    slices: SliceEncoder | None
 
 
 class StreamRun:
@@ -190,7 +194,11 @@ class StreamRun:
         text = self._text_of(connection.database_encoding)
         ask = self._settings.use_catalog
         describe = partial(self._catalog.describe, text=text) if ask else describe_alone
-        return _Connected(connection, identity, options, describe, TextMender(text, self._warned))
+        slices = None
+        if self._format.decodes:
+            slices = SliceEncoder(self._format, TextMender(text, self._warned), identity.database)
+            slices.restart(self._sink.edge.last_commit)
+        return _Connected(connection, identity, options, describe, text, slices)
 
     def _begin_stream(self, connected: _Connected, level: int) -> ReplicationStream:
         """Begin the stream; if that took more than one attempt, `level` is the log level to say so."""
@@ -200,7 +208,7 @@ class StreamRun:
                 self._readable_slot(connection),
                 max(self._sink.durable_lsn, self._start.position),
                 connected.options,
-                client_encoding=connected.mender.text.client_encoding,
+                client_encoding=connected.text.client_encoding,
             )
         log.info("streaming initiated")
         self._start.begun = True
@@ -258,20 +266,18 @@ class StreamRun:
         if snapshot is None:
             return True
         if snapshot.is_due:
-            self._restart_format(connected.identity.database)
-            exported = snapshot.export(connected.connection.here)
-            assert self._format.decodes, "what isn't decoded has no rows"
-            with closing(exported):
-                snapshot.write(exported, connected.describe, self._format, connected.mender)
+            assert connected.slices is not None, "what isn't decoded has no rows"
+            with closing(snapshot.export(connected.connection.here)) as exported:
+                snapshot.write(exported, connected.describe, connected.slices)
         return snapshot.goes_on(self._end)
 
     def _begin_resnapshot(self, connected: _Connected) -> Resnapshot:
         """Find the tables to read again while they are streamed, before the stream begins."""
-        settings, format_ = self._settings, self._format
+        settings, slices = self._settings, connected.slices
 
         def write(slice_: Slice) -> None:
-            assert format_.decodes, "what isn't decoded has no rows"
-            self._writer.write([connected.mender.encode(format_, slice_)])
+            assert slices is not None, "what isn't decoded has no rows"
+            self._writer.write([slices.encode(slice_)])
 
         def confirm() -> None:
             self._sink.flush()
@@ -282,12 +288,11 @@ class StreamRun:
             wanted,
             settings.resnapshot,
             connected.describe,
-            connected.mender.text,
+            connected.text,
             lambda: self._signals.ends,
             self._told,
         )
         again = Resnapshot(source, ResnapshotOutput(self._sink, write, confirm, self._writer.back_to_edge))
-        self._restart_format(connected.identity.database)
         try:
             with self._signals.interruptible():
                 again.begin(connected.connection.here)
@@ -312,10 +317,6 @@ class StreamRun:
                 self._end.resolve_now(again.caught_up_at)
                 again.close()
 
-    def _restart_format(self, database: str) -> None:
-        if self._format.restartable is not None:
-            self._format.restartable.restart(database, self._sink.edge.last_commit)
-
     def _text_of(self, encoding: str) -> DatabaseText:
         """Return how text is received; for raw output in the database's encoding."""
         if not self._format.decodes:
@@ -328,7 +329,7 @@ class StreamRun:
         format_ = self._format
         if not format_.decodes:
             return RawEncoder(format_, self._end.lsn)
-        self._restart_format(connected.identity.database)
+        assert connected.slices is not None, "what is decoded is encoded"
         tables = Tables(
             connected.describe,
             selection=self._settings.selection,
@@ -344,11 +345,8 @@ class StreamRun:
             accept_gap=self._settings.accept_gap,
             warn=log.warning,
         )
-        decoder = PgoutputDecoder(assembler, self._sink.new_spools(), policy, connected.mender.text)
+        decoder = PgoutputDecoder(assembler, self._sink.new_spools(), policy, connected.text)
         starts = TableStarts(dict(self._sink.edge.read))
         return ChangeEncoder(
-            decoder,
-            format_,
-            connected.mender,
-            lambda slice_: watch.follow(starts.without_read(slice_)),
+            decoder, connected.slices, lambda slice_: watch.follow(starts.without_read(slice_))
         )

@@ -13,7 +13,7 @@ from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.jsonl import JsonlFormat
 from pgcdc_cli.frames import Frames
 from pgcdc_cli.pgoutput.message_batch import LARGEST_BATCH, SMALLEST_BATCH
-from pgcdc_cli.stream.encode import ChangeEncoder
+from pgcdc_cli.stream.encode import ChangeEncoder, SliceEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.types.database_text import STRICT
 
@@ -23,7 +23,9 @@ class Stream:
 
     def __init__(self, encoding: Format) -> None:
         decoder = connection(None, batch=SMALLEST_BATCH)
-        self._encoder = ChangeEncoder(decoder, encoding, TextMender(STRICT, set()), lambda decoded: decoded)
+        self._encoder = ChangeEncoder(
+            decoder, SliceEncoder(encoding, TextMender(STRICT, set()), "db"), lambda decoded: decoded
+        )
         list(self._encoder.encode(frames_of(BEGIN)))
 
     def send(self, tables: int, doc: bytes = b"a", share: float = 1.0) -> int:
@@ -66,7 +68,9 @@ def test_a_bug_over_rows_that_waited_for_more_leaves_their_bytes():
             raise RuntimeError("a bug")
         return decoded
 
-    encoder = ChangeEncoder(connection(None), JsonlFormat(), TextMender(STRICT, set()), broken)
+    encoder = ChangeEncoder(
+        connection(None), SliceEncoder(JsonlFormat(), TextMender(STRICT, set()), "db"), broken
+    )
     whole = [BEGIN, ORDERS, *[insert(b"1", b"a")] * 30, COMMIT]
     list(encoder.encode(frames_of(*whole, BEGIN, insert(b"2", b"waited"))))
     with pytest.raises(UndecodableError, match="a bug") as raised:

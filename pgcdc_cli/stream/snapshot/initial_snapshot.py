@@ -17,14 +17,13 @@ from contextlib import ExitStack, closing
 import psycopg
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.replication.failures import server_failure
 from pgcdc_cli.replication.session import ask
 from pgcdc_cli.sinks.sink import Sink
-from pgcdc_cli.stream.invalid_text import TextMender
+from pgcdc_cli.stream.encode import SliceEncoder
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.settings import RunEnd, Signals, SnapshotPlan, StreamSettings, timed_out
 from pgcdc_cli.stream.snapshot.snapshot_rows import Begun, Snapshot
@@ -185,13 +184,13 @@ class InitialSnapshot:
         with self._signals.interruptible():
             return SlotSnapshot(conninfo, self._to_lock)
 
-    def write(self, exported: SlotSnapshot, describe: Describe, format_: Format, mender: TextMender) -> None:
+    def write(self, exported: SlotSnapshot, describe: Describe, encoder: SliceEncoder) -> None:
         """Write the rows; they are durable on return. Raises TIMEOUT if time is up before."""
         if self._start.slot_to_come:
             exported.check_free_slot(self._settings.slot)
         try:
             tables = self._find_tables(exported, describe)
-            self._write(tables, exported, format_, mender)
+            self._write(tables, exported, encoder)
         except KeyboardInterrupt:
             if self._signals.stop:
                 raise
@@ -219,13 +218,7 @@ class InitialSnapshot:
             raise
         return tables
 
-    def _write(
-        self,
-        tables: Sequence[SnapshotTable],
-        exported: SlotSnapshot,
-        format_: Format,
-        mender: TextMender,
-    ) -> None:
+    def _write(self, tables: Sequence[SnapshotTable], exported: SlotSnapshot, encoder: SliceEncoder) -> None:
         """Write the rows, and create the slot when the first table is complete.
 
         Raises KeyboardInterrupt if the run ends before.
@@ -233,10 +226,10 @@ class InitialSnapshot:
         snapshot = Snapshot(
             exported.session,
             exported.position,
-            mender.text,
+            encoder.text,
             lambda: self._signals.ends,
             self._plan.workers,
-            typed=format_.capabilities.typed,
+            typed=encoder.typed,
         )
         totals, begun = self._writer.totals, self._begun()
         totals.snapshot_rows = rows_to_come(tables if begun is None else begun.left(tables))
@@ -252,7 +245,7 @@ class InitialSnapshot:
                     self._start.slot_to_come = False
                 exported.use_slots(self._settings.slot)
                 totals.snapshot_bytes = snapshot.bytes
-                self._writer.write([mender.encode(format_, rows)])
+                self._writer.write([encoder.encode(rows)])
 
     def _begun(self) -> Begun | None:
         """Return what earlier runs read of the snapshot; None if a later run can't go on with this one."""

@@ -16,6 +16,7 @@ from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.sinks.sink import Sink
+from pgcdc_cli.stream.encode import SliceEncoder
 from pgcdc_cli.stream.invalid_text import TextMender
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.memory import keep_freed_memory
@@ -137,13 +138,12 @@ class SnapshotRun:
         self._check_any(tables)
         begun = self._sink.checkpoint
         self._sink.start(source, Lsn(0), None if begun is None else replace(begun, source=source))
-        if self._format.restartable is not None:
-            self._format.restartable.restart(source.database, None)
-        typed = self._format.capabilities.typed
+        encoder = SliceEncoder(self._format, TextMender(text, set()), source.database)
+        encoder.restart(None)
         snapshot = Snapshot(
-            session, position, text, lambda: self._signals.stop, settings.workers, typed=typed
+            session, position, text, lambda: self._signals.stop, settings.workers, typed=encoder.typed
         )
-        self._write(snapshot, tables, with_xid=settings.with_xid and not in_recovery)
+        self._write(snapshot, tables, encoder, with_xid=settings.with_xid and not in_recovery)
 
     def _find_tables(
         self, session: SnapshotSession, describe: Describe
@@ -184,14 +184,15 @@ class SnapshotRun:
             raise PgcdcError(ErrorKind.USAGE, "could not find a table to read", hint=self._no_table)
         self.rows = Counter({table.schema.display: 0 for table in tables})
 
-    def _write(self, snapshot: Snapshot, tables: Sequence[SnapshotTable], *, with_xid: bool) -> None:
-        mender = TextMender(snapshot.text, set())
+    def _write(
+        self, snapshot: Snapshot, tables: Sequence[SnapshotTable], encoder: SliceEncoder, *, with_xid: bool
+    ) -> None:
         self.totals.snapshot_rows = rows_to_come(tables)
         with closing(snapshot.slices(tables, with_xid=with_xid)) as slices:
             for rows in slices:
                 if self._signals.stop:
                     raise KeyboardInterrupt
-                self._writer.write([mender.encode(self._format, rows)])
+                self._writer.write([encoder.encode(rows)])
                 for batch in rows.changes:
                     self.rows[batch.table.display] += len(batch)
                 self.totals.snapshot_bytes = snapshot.bytes
