@@ -36,6 +36,7 @@ from pgcdc_cli.changes.table import TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest, quoted_list
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation
+from pgcdc_cli.replication.failures import WAL_LEVEL_HINT
 from pgcdc_cli.replication.session import SessionConnection
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
@@ -127,7 +128,7 @@ class Catalog:
             raise PgcdcError(
                 ErrorKind.USAGE,
                 f"could not decode the WAL: wal_level is {level}",
-                hint="set wal_level = logical in postgresql.conf and restart the server",
+                hint=WAL_LEVEL_HINT,
             )
 
     def diagnose(self, slot: str | None, publications: Sequence[str]) -> "list[Finding]":

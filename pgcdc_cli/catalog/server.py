@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from pgcdc_cli.catalog.managed_service import BY_SETTING, REPLICATION_ROLE, ManagedService
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.failures import Kinds, server_failure
 from pgcdc_cli.replication.session import SessionConnection, ask, connect
@@ -125,13 +126,21 @@ def _still_open(connection: SessionConnection | None) -> SessionConnection | Non
 _FACTS = """
 SELECT current_setting('server_version_num')::int, current_database(), current_setting('wal_level'),
        (SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'),
-       pg_is_in_recovery(), (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)
+       pg_is_in_recovery(),
+       EXISTS (SELECT FROM pg_roles WHERE rolname = current_user AND (rolsuper OR rolreplication))
+       OR EXISTS (SELECT FROM pg_roles WHERE rolname = %(role)s AND pg_has_role(oid, 'MEMBER')),
+       EXISTS (SELECT FROM pg_roles WHERE rolname = %(role)s),
+       (SELECT min(name) FROM unnest(%(settings)s::text[]) AS s (name)
+        WHERE current_setting(name, true) IS NOT NULL)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`version` is 180004 for 18.4; `wal_sender_timeout` is this role's, in seconds, 0 for none."""
+    """`version` is 180004 for 18.4; `wal_sender_timeout` is this role's, in seconds, 0 for none.
+
+    `by_membership`: members of a role may replicate, no role gets the attribute REPLICATION.
+    """
 
     version: int
     database: str
@@ -139,12 +148,24 @@ class ServerFacts:
     wal_sender_timeout: float
     in_recovery: bool
     may_replicate: bool
+    by_membership: bool
+    service: ManagedService | None
 
 
 def read_facts(session: Session) -> ServerFacts:
-    [row] = session.ask(_FACTS, {}, "read the server's settings", opens_no_table=True)
-    version, database, wal_level, milliseconds, in_recovery, may_replicate = row
-    return ServerFacts(version, database, wal_level, milliseconds / 1000, in_recovery, bool(may_replicate))
+    names = {"role": REPLICATION_ROLE, "settings": list(BY_SETTING)}
+    [row] = session.ask(_FACTS, names, "read the server's settings", opens_no_table=True)
+    version, database, wal_level, milliseconds, in_recovery, may_replicate, by_membership, setting = row
+    return ServerFacts(
+        version,
+        database,
+        wal_level,
+        milliseconds / 1000,
+        in_recovery,
+        may_replicate,
+        by_membership,
+        BY_SETTING.get(setting),
+    )
 
 
 _IDENTITY = """
@@ -163,7 +184,9 @@ _PUBLISHED = """
 SELECT DISTINCT schemaname, tablename FROM pg_publication_tables
 WHERE %(names)s::text[] = '{}' OR pubname = ANY (%(names)s::text[]) ORDER BY 1, 2
 """
-_ROLE = "SELECT current_database(), EXISTS (SELECT FROM pg_roles WHERE rolname = %(role)s)"
+_ROLES = """
+SELECT current_database(), ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY (%(roles)s))
+"""
 
 
 def create_grant(session: Session) -> str:
@@ -184,12 +207,12 @@ def grants(session: Session, role: str, publications: Sequence[str]) -> list[str
 
     A snapshot needs SELECT; streaming needs no right on tables.
     """
-    [(database, exists)] = session.ask(_ROLE, {"role": role}, "look for the role")
+    [(database, found)] = session.ask(_ROLES, {"roles": [role, REPLICATION_ROLE]}, "look for the role")
     tables = session.ask(_PUBLISHED, {"names": list(publications)}, "list the published tables")
-    verb = "ALTER" if exists else "CREATE"
+    verb = "ALTER" if role in found else "CREATE"
     name = sql.Identifier(role)
     statements = [
-        sql.SQL(f"{verb} ROLE {{}} LOGIN REPLICATION").format(name),
+        *_replication_right(verb, name, by_membership=REPLICATION_ROLE in found),
         sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(sql.Identifier(database), name),
     ]
     statements += [
@@ -200,3 +223,11 @@ def grants(session: Session, role: str, publications: Sequence[str]) -> list[str
         sql.SQL("GRANT SELECT ON TABLE {} TO {}").format(sql.Identifier(*table), name) for table in tables
     ]
     return [statement.as_string() + ";" for statement in statements]
+
+
+def _replication_right(verb: str, role: sql.Identifier, *, by_membership: bool) -> list[sql.Composed]:
+    """Write the statements that let a role log in and replicate; `verb` is CREATE or ALTER."""
+    if by_membership:
+        membership = sql.SQL("GRANT {} TO {}").format(sql.Identifier(REPLICATION_ROLE), role)
+        return [sql.SQL(f"{verb} ROLE {{}} LOGIN").format(role), membership]
+    return [sql.SQL(f"{verb} ROLE {{}} LOGIN REPLICATION").format(role)]

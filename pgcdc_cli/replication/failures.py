@@ -205,6 +205,7 @@ _UNCONVERTED_HINT = (
 _SERVER_FAILED = "the server failed to decode its WAL, see its log: run again; if that fails, too,"
 _START_OVER = "start over with a new slot and a snapshot"
 _SPOOL_HINT = "or let pgcdc spool the transactions: --streaming on"
+WAL_LEVEL_HINT = "set wal_level = logical and restart the server: pgcdc doctor says how"
 PUBLICATION_HINT = (
     "create the publication if there is none; then recreate the slot, or advance it past this point"
 )
@@ -348,7 +349,7 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
         kind = ErrorKind.UNEXPECTED
     hint = _HINTS.get(error.sqlstate or "")
     if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
-        kind, hint = ErrorKind.USAGE, "set wal_level = logical in postgresql.conf and restart the server"
+        kind, hint = ErrorKind.USAGE, WAL_LEVEL_HINT
     if error.sqlstate == FEATURE_NOT_SUPPORTED and "in recovery" in str(error):
         hint = _OLD_STANDBY
     if error.sqlstate == LIMIT_EXCEEDED and "temp_file_limit" in str(error):

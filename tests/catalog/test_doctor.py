@@ -116,6 +116,35 @@ def test_a_role_without_replication(database, role):
     mend(database, "replication-right", user=role)
 
 
+@pytest.mark.parametrize(
+    ("only_there", "change"),
+    [
+        ("rds.logical_replication", "rds.logical_replication = 1 in the parameter group"),
+        ("cloudsql.logical_decoding", "cloudsql.logical_decoding = on in the flags"),
+        ("azure.extensions", "wal_level = logical in the server parameters"),
+    ],
+)
+def test_a_managed_service_has_its_own_place_for_settings(own_database, only_there, change):
+    """Nobody may run ALTER SYSTEM there."""
+    database = own_database(**{only_there: "", "wal_level": "replica", "max_replication_slots": "0"})
+    found = {one.check: one for one in findings(database)}
+    assert found["wal-level"].statements == found["free-slots"].statements == ()
+    assert found["wal-level"].advice.startswith(f"set {change} (")
+    assert found["wal-level"].advice.endswith("), and restart the server")
+    assert found["free-slots"].advice.startswith("set max_replication_slots = 5 in ")
+    assert found["free-slots"].advice.endswith("; or drop a slot that is not in use: pgcdc slot list")
+
+
+def test_where_a_role_stands_for_the_attribute_its_members_may_replicate(own_database):
+    database = own_database()
+    database.execute("CREATE ROLE rds_replication; CREATE ROLE reader LOGIN")
+    finding = mend(database, "replication-right", user="reader")
+    assert finding.statements == ('GRANT "rds_replication" TO "reader";',)
+    with Catalog(database.uri) as catalog:
+        given = catalog.streaming_grants("later", [])
+    assert given[:2] == ['CREATE ROLE "later" LOGIN;', 'GRANT "rds_replication" TO "later";']
+
+
 @pytest.mark.parametrize("value", ["0", "2s"])
 def test_a_timeout_of_walsenders_that_is_too_low_or_none(database, value):
     database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{value}'")

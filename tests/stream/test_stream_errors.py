@@ -100,7 +100,7 @@ def test_wal_level_replica(own_server, tmp_path):
         ((), "decode the WAL: wal_level is replica"),
     ):
         run = stream(server.uri(), "s", "-D", str(tmp_path / "out"), *NOW, *arguments)
-        refused(run, 2, message, "set wal_level = logical in postgresql.conf and restart the server")
+        refused(run, 2, message, "set wal_level = logical and restart the server: pgcdc doctor says how")
     with psycopg.connect(server.uri(), autocommit=True) as admin:
         admin.execute("ALTER SYSTEM SET wal_level = logical")
     server.pg_ctl("restart")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from psycopg import sql
 
@@ -34,6 +34,10 @@ _NAMES = (
 )
 _PUBLICATIONS = "SELECT oid::bigint, pubname FROM pg_publication"
 _ROLE_AND_SENDERS = "SELECT current_user, (SELECT count(*) FROM pg_stat_replication)"
+
+
+RELOAD = "SELECT pg_reload_conf();"
+_RESTART = "restart the server afterwards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,16 @@ class Setup:
         rows = self.session.ask(_PUBLICATIONS, {}, "read the publications")
         return [oid for oid, name in rows if self._looks_at(name)]
 
+    def change(self, name: str, value: str, *, restart: bool = False) -> "SettingChange":
+        """Say how a server setting is changed: by statements, or by hand on a managed service."""
+        service = self.facts.service
+        if service is not None:
+            last = ", and restart the server" if restart else ""
+            by_hand = f"set {name} = {value} in the {service.settings} ({service.name}){last}"
+            return SettingChange((), by_hand)
+        statement = f"ALTER SYSTEM SET {name} = {literal(value)};"
+        return SettingChange((statement,), _RESTART) if restart else SettingChange((statement, RELOAD), None)
+
     def _looks_at(self, publication: str) -> bool:
         return not self.publication_names or publication in self.publication_names
 
@@ -145,10 +159,12 @@ def literal(value: object) -> str:
     return sql.Literal(value).as_string()
 
 
-def set_system(name: str, value: object) -> str:
-    """Write the statement that changes a server setting."""
-    return f"ALTER SYSTEM SET {name} = {literal(str(value))};"
+class SettingChange(NamedTuple):
+    """A finding's statements and advice that change a server setting."""
 
+    statements: tuple[str, ...]
+    advice: str | None
 
-RELOAD = "SELECT pg_reload_conf();"
-RESTART = "restart the server afterwards"
+    def also(self, more: str) -> str:
+        """Add to the advice."""
+        return more if self.advice is None else f"{self.advice}; {more}"

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from pgcdc_cli.catalog.doctor.finding import RELOAD, RESTART, Finding, Setup, quoted, set_system
+from pgcdc_cli.catalog.doctor.finding import RELOAD, Finding, Setup, quoted
+from pgcdc_cli.catalog.managed_service import REPLICATION_ROLE
 
 _OLDEST = 15
 _STANDBY_DECODES_SINCE = 16
@@ -43,17 +44,21 @@ def wal_level(setup: Setup) -> Iterator[Finding]:
         yield Finding("wal-level", "ok", f"wal_level is logical{more}")
         return
     message = f"wal_level is {level}: the WAL can't be decoded"
-    yield Finding("wal-level", "error", message, None, (set_system("wal_level", "logical"),), RESTART)
+    service = setup.facts.service
+    name, value = ("wal_level", "logical") if service is None else service.decoding
+    yield Finding("wal-level", "error", message, None, *setup.change(name, value, restart=True))
 
 
 def replication_right(setup: Setup) -> Iterator[Finding]:
-    """Does the role have the REPLICATION attribute?"""
+    """Does the role have the REPLICATION attribute, or on Amazon RDS the role that stands for it?"""
     role = setup.role
     if setup.facts.may_replicate:
         yield Finding("replication-right", "ok", f'role "{role}" may replicate', role)
         return
     message = f'role "{role}" may not replicate: it can neither stream nor create a slot'
     statement = f"ALTER ROLE {quoted(role)} REPLICATION;"
+    if setup.facts.by_membership:
+        statement = f"GRANT {quoted(REPLICATION_ROLE)} TO {quoted(role)};"
     yield Finding("replication-right", "error", message, role, (statement,))
 
 
@@ -64,8 +69,8 @@ def free_wal_senders(setup: Setup) -> Iterator[Finding]:
         yield Finding("free-wal-senders", "ok", f"{most - used} of {most} walsenders are free")
         return
     message = f"all {most} walsenders (max_wal_senders) are taken: no stream can start"
-    statement = set_system("max_wal_senders", used + 5)
-    yield Finding("free-wal-senders", "error", message, None, (statement,), RESTART)
+    change = setup.change("max_wal_senders", str(used + 5), restart=True)
+    yield Finding("free-wal-senders", "error", message, None, *change)
 
 
 def free_slots(setup: Setup) -> Iterator[Finding]:
@@ -76,9 +81,9 @@ def free_slots(setup: Setup) -> Iterator[Finding]:
         return
     exists = any(slot.name == setup.slot_name for slot in setup.slots)
     message = f"all {most} replication slots (max_replication_slots) are taken: none can be created"
-    advice = f"{RESTART}; or drop a slot that is not in use: pgcdc slot list"
-    statement = set_system("max_replication_slots", used + 5)
-    yield Finding("free-slots", "warning" if exists else "error", message, None, (statement,), advice)
+    change = setup.change("max_replication_slots", str(used + 5), restart=True)
+    advice = change.also("or drop a slot that is not in use: pgcdc slot list")
+    yield Finding("free-slots", "warning" if exists else "error", message, None, change.statements, advice)
 
 
 def standby(setup: Setup) -> Iterator[Finding]:
@@ -109,8 +114,8 @@ def _feedback(setup: Setup) -> Iterator[Finding]:
         "hot_standby_feedback is off: the primary removes rows of its catalogs that slots here still need,"
         " which invalidates the slots"
     )
-    statements = (set_system("hot_standby_feedback", "on"), RELOAD)
-    yield Finding("hot-standby-feedback", "warning", message, None, statements)
+    change = setup.change("hot_standby_feedback", "on")
+    yield Finding("hot-standby-feedback", "warning", message, None, *change)
 
 
 def sender_timeout(setup: Setup) -> Iterator[Finding]:
@@ -168,6 +173,6 @@ def idle_slot_timeout(setup: Setup) -> Iterator[Finding]:
         f"idle_replication_slot_timeout is {setting.text}: a slot that is not in use for that long loses its"
         " changes"
     )
-    statements = (set_system("idle_replication_slot_timeout", 0), RELOAD)
-    advice = "or run pgcdc stream more often than that"
-    yield Finding("idle-slot-timeout", "warning", message, None, statements, advice)
+    change = setup.change("idle_replication_slot_timeout", "0")
+    advice = change.also("or run pgcdc stream more often than that")
+    yield Finding("idle-slot-timeout", "warning", message, None, change.statements, advice)

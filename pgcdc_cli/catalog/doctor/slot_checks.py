@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 
-from pgcdc_cli.catalog.doctor.finding import RELOAD, Finding, Setup, literal, set_system
+from pgcdc_cli.catalog.doctor.finding import Finding, SettingChange, Setup, literal
 from pgcdc_cli.catalog.slots import Slot
 from pgcdc_cli.errors import nearest, quoted_list
 
@@ -81,14 +81,15 @@ def slot_lost(setup: Setup) -> Iterator[Finding]:
             )
         elif slot.wal_status == "unreserved":
             limit = 2 * _megabytes(slot.retained_bytes) + 1024
+            change = setup.change("max_slot_wal_keep_size", f"{limit}MB")
             yield Finding(
                 "slot-unreserved",
                 "error",
                 f'slot "{name}" retains more WAL than max_slot_wal_keep_size: the next checkpoint invalidates'
                 " it",
                 name,
-                (set_system("max_slot_wal_keep_size", f"{limit}MB"), RELOAD),
-                "and read it now",
+                change.statements,
+                change.also("and read it now"),
             )
 
 
@@ -108,14 +109,15 @@ def slot_retained(setup: Setup) -> Iterator[Finding]:
     for slot in _all_alive(setup):
         name, retained = slot.name, _megabytes(slot.retained_bytes)
         if limit >= 0 and retained * 2 > limit and slot.wal_status != "unreserved":
+            change = setup.change("max_slot_wal_keep_size", f"{4 * retained + 1024}MB")
             yield Finding(
                 "slot-near-limit",
                 "warning",
                 f'slot "{name}" retains {retained} MB of WAL; at {limit} MB (max_slot_wal_keep_size) it is'
                 " invalidated",
                 name,
-                (set_system("max_slot_wal_keep_size", f"{4 * retained + 1024}MB"), RELOAD),
-                "or read it more often",
+                change.statements,
+                change.also("or read it more often"),
             )
         elif slot.active_pid is None and not slot.synced and retained > usual:
             yield Finding(
@@ -141,6 +143,7 @@ def slot_idle(setup: Setup) -> Iterator[Finding]:
     if timeout is None or not timeout.number:
         return
     idle = dict(setup.session.ask(_IDLE, {}, "look for slots that are not in use"))
+    change = setup.change("idle_replication_slot_timeout", "0")
     for slot in _looked_at(setup):
         if slot.name in idle:
             yield Finding(
@@ -149,8 +152,8 @@ def slot_idle(setup: Setup) -> Iterator[Finding]:
                 f'slot "{slot.name}" has not been in use since {idle[slot.name]}, longer than'
                 f" idle_replication_slot_timeout ({timeout.text}): the next checkpoint invalidates it",
                 slot.name,
-                (set_system("idle_replication_slot_timeout", 0), RELOAD),
-                "and read it now",
+                change.statements,
+                change.also("and read it now"),
             )
 
 
@@ -187,9 +190,11 @@ def slot_failover(setup: Setup) -> Iterator[Finding]:
         )
         # The slot would wait for the others: for a standby that is gone, or a slot that has another purpose.
         connected = [one.name for one in setup.slots if one.plugin is None and one.active_pid is not None]
-        statements = (set_system("synchronized_standby_slots", ", ".join(connected)), RELOAD)
-        later = None if connected else "name the slots of the standbys there, once they are connected"
-        yield Finding("slot-failover", "warning", message, slot.name, statements if connected else (), later)
+        change = setup.change("synchronized_standby_slots", ", ".join(connected))
+        if not connected:
+            later = "name the slots of the standbys there, once they are connected"
+            change = SettingChange((), later)
+        yield Finding("slot-failover", "warning", message, slot.name, *change)
     elif away := _not_in_use(waited_for, setup.slots):
         message = (
             f'slot "{slot.name}" waits for standbys that are not connected, with slots {quoted_list(away)}:'
