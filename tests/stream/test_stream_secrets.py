@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from psycopg.conninfo import make_conninfo
-from stream_runs import NOW
+from stream_runs import NOW, insert
 
 SECRET = "r1ght"
 
@@ -82,3 +82,23 @@ def test_no_process_shows_what_came_by_the_environment(shop, careful, tmp_path, 
     wait_until(following.rows)
     assert SECRET not in "".join(arguments_of_children(following.process.pid))
     assert SECRET not in following.stop()[1]
+
+
+def test_each_new_connection_reads_the_password_file_anew(shop, careful, tmp_path, follow, monkeypatch):
+    """So what writes tokens there, which expire, keeps a stream running."""
+    passwords = tmp_path / "pgpass"
+    passwords.touch(mode=0o600)
+    passwords.write_text(f"*:*:*:*:{SECRET}\n")
+    monkeypatch.setenv("PGPASSFILE", str(passwords))
+    following = follow(careful, "s", tmp_path / "out")
+    wait_until(lambda: following.rows() == [1])
+    with psycopg.connect(shop, autocommit=True) as admin:
+        passwords.write_text("*:*:*:*:an0ther\n")
+        admin.execute("ALTER ROLE careful PASSWORD 'an0ther'")
+        try:
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'careful'")
+            insert(admin, 2, 2)
+            wait_until(lambda: following.rows() == [1, 2])
+            assert following.stop()[0] == 0
+        finally:
+            admin.execute(f"ALTER ROLE careful PASSWORD '{SECRET}'")
