@@ -26,10 +26,12 @@ from pgcdc_cli.spark.packages import (
     artifact,
     check_version,
     package_arguments,
+    package_for,
     spark_settings,
+    spark_version,
     values_of,
 )
-from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, MergeOptions
+from pgcdc_cli.spark.pgcdc_merge.options import SPARK, MergeOptions
 from pgcdc_cli.spark.warehouse import (
     keep_log,
     missing_manifest,
@@ -65,7 +67,7 @@ _CLUSTER_SETTINGS = {
 }
 
 _OLDEST_JAVA = 17
-"""Spark 4.1's documentation, "Downloading": it runs on Java 17 and 21."""
+"""Spark's documentation, "Downloading": 4.0 and 4.1 run on Java 17 and 21."""
 
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _NO_JAVA_HINT = "install Java 17 or newer, set JAVA_HOME, or: pip install 'pgcdc-cli[demo]'"
@@ -213,7 +215,7 @@ def _checked_home(home: Path) -> Path:
     raise PgcdcError(
         ErrorKind.USAGE,
         f'could not find spark-submit: "{home / "bin"}" has none',
-        hint="set SPARK_HOME to a Spark 4.1, or unset it and: pip install 'pgcdc-cli[spark]'",
+        hint=f"set SPARK_HOME to a Spark {SPARK}, or unset it and: pip install 'pgcdc-cli[spark]'",
     )
 
 
@@ -247,12 +249,13 @@ def _command(options: MergeOptions, spark: SparkOptions, home: Path, scratch: Pa
 
 def _package_arguments(table_format: str, extra: Sequence[str], home: Path) -> list[str]:
     """Request the table format's package, unless the user or the Spark installation provides it."""
-    package = PACKAGES[table_format]
+    version = spark_version(home)
+    package = package_for(table_format, version)
     if any(home.glob(f"jars/{artifact(package)}*.jar")):
         return []
-    wanted = package_arguments(table_format, extra, spark_settings(extra, home, os.environ))
+    wanted = package_arguments(package, extra, spark_settings(extra, home, os.environ))
     if wanted:
-        check_version(home, package)
+        check_version(home, version, table_format)
     return wanted
 
 

@@ -19,7 +19,7 @@ from typing import IO, Any, TypeAlias
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
-from pgcdc_cli.spark.packages import JARS
+from pgcdc_cli.spark.packages import jars_of
 from pgcdc_cli.spark.pgcdc_merge.options import MERGE, PROGRESS
 
 OnTable: TypeAlias = Callable[[Mapping[str, Any]], None]
@@ -237,7 +237,7 @@ def _missing_package(ivy_name: str, lines: Sequence[str], where: str) -> PgcdcEr
     why = "Spark found it in no repository"
     if unreached is not None:
         why = f"Spark could not reach {unreached[1]} ({unreached[2]})"
-    jars = JARS.get(package, "FILE,...")
+    jars = jars_of(package) or "FILE,..."
     return PgcdcError(
         ErrorKind.SPARK,
         f"could not fetch the package {package}: {why}",

@@ -6,16 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES
+from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, SPARK
 
-SPARK_VERSION = "4.1"
-DELTA, ICEBERG = PACKAGES["delta"], PACKAGES["iceberg"]
-
-JARS = {
-    DELTA: "delta-spark_4.1_2.13-4.4.0.jar,delta-storage-4.4.0.jar",
-    ICEBERG: "iceberg-spark-runtime-4.1_2.13-1.12.0.jar",
-}
-"""The jars that each package consists of."""
+DELTA, ICEBERG = PACKAGES["delta"][SPARK], PACKAGES["iceberg"][SPARK]
+"""The packages for the Spark that pgcdc installs."""
 
 # Dependencies of Delta's package that Spark has already, or that Delta needs only for other catalogs.
 NOT_NEEDED = (
@@ -35,12 +29,11 @@ _BRING_JARS = ("spark.jars", "spark.driver.extraClassPath")
 _PROPERTY = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*?)\s*$")
 
 
-def package_arguments(table_format: str, extra: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+def package_arguments(package: str, extra: Sequence[str], settings: Mapping[str, str]) -> list[str]:
     """Request a table format's package, in addition to the user's packages; `settings` are Spark's.
 
     Return nothing if the user provides the format.
     """
-    package = PACKAGES[table_format]
     if _is_brought(package, extra, settings):
         return []
     theirs = list(filter(None, [*values_of("--packages", extra), settings.get("spark.jars.packages")]))
@@ -57,20 +50,46 @@ def _is_brought(package: str, extra: Sequence[str], settings: Mapping[str, str])
 
 def artifact(package: str) -> str:
     """Return the prefix that the names of a package's jars share, without versions."""
-    return package.split(":")[1].partition("-4.1")[0].partition("_")[0]
+    return re.split(r"-\d|_", package.split(":")[1])[0]
 
 
-def check_version(home: Path, package: str) -> None:
-    """Raise PgcdcError (USAGE) for a Spark version that the package doesn't fit."""
+def jars_of(package: str) -> str | None:
+    """Name the jars of a table format's package, separated by commas; None for another package."""
+    if not any(package in packages.values() for packages in PACKAGES.values()):
+        return None
+    _, name, version = package.split(":")
+    more = f",delta-storage-{version}.jar" if name.startswith("delta-") else ""
+    return f"{name}-{version}.jar{more}"
+
+
+def spark_version(home: Path) -> str | None:
+    """Read the version of a Spark, such as 4.1.4, from its jars; None if they don't tell."""
     core = next(home.glob("jars/spark-core_*.jar"), None)
-    version = "" if core is None else core.stem.partition("-core_")[2].partition("-")[2]
-    if core is not None and not version.startswith(f"{SPARK_VERSION}."):
-        raise PgcdcError(
-            ErrorKind.USAGE,
-            f'could not use the Spark in "{home}": it is version {version}, not {SPARK_VERSION}',
-            hint="set SPARK_HOME to a Spark 4.1, or give the jars for it:"
-            f" -- --packages GROUP:{artifact(package)}...",
-        )
+    return None if core is None else core.stem.partition("-core_")[2].partition("-")[2]
+
+
+def package_for(table_format: str, version: str | None) -> str:
+    """Return the package of a table format for this version of Spark, or for the one that pgcdc installs."""
+    packages = PACKAGES[table_format]
+    return packages.get(_minor(version), packages[SPARK])
+
+
+def _minor(version: str | None) -> str:
+    return "" if version is None else version.rpartition(".")[0]
+
+
+def check_version(home: Path, version: str | None, table_format: str) -> None:
+    """Raise PgcdcError (USAGE) for a version of Spark for which no package of the format is known."""
+    packages = PACKAGES[table_format]
+    if version is None or _minor(version) in packages:
+        return
+    known = " or ".join(packages)
+    raise PgcdcError(
+        ErrorKind.USAGE,
+        f'could not use the Spark in "{home}": it is version {version}, not {known}',
+        hint=f"set SPARK_HOME to a Spark {known}, or give the jars for it:"
+        f" -- --packages GROUP:{artifact(packages[SPARK])}...",
+    )
 
 
 def values_of(option: str, arguments: Sequence[str]) -> Iterator[str]:

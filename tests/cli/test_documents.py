@@ -82,8 +82,9 @@ def test_they_make_a_site_that_needs_no_other(tmp_path):
 def test_the_packages_of_table_formats_are_those_that_a_merge_takes():
     texts = {page.name: page.read_text() for page in DOCUMENTS if page.name != "CHANGELOG.md"}
     named = re.findall(r"\b(?:io\.delta|org\.apache\.iceberg):[\w.-]+:[\d.]+", "".join(texts.values()))
-    assert set(named) == set(PACKAGES.values())
-    jars = {package.partition(":")[2].replace(":", "-") + ".jar" for package in PACKAGES.values()}
+    packages = {package for by_spark in PACKAGES.values() for package in by_spark.values()}
+    assert set(named) == packages
+    jars = {package.partition(":")[2].replace(":", "-") + ".jar" for package in packages}
     assert {jar for jar in jars if jar not in texts["spark.md"]} == set()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from executables import executable
 from merge_directories import FORMATS, Directory
-from merge_histories import INT4, pg_type, table_schema
+from merge_histories import INT4, JSONB, pg_type, table_schema
 from merge_oracle import Change
 from processes import path_without
 
@@ -265,7 +265,25 @@ def test_a_spark_of_another_version_is_refused(recorded: Path) -> None:
     with pytest.raises(PgcdcError) as caught:
         submit(MergeOptions("hdfs:/in", "wh"), SparkOptions())
     assert caught.value.kind is ErrorKind.USAGE
-    assert "it is version 3.5.1, not 4.1" in caught.value.message
+    assert "it is version 3.5.1, not 4.1 or 4.0" in caught.value.message
+
+
+@pytest.mark.parametrize(("version", "suffix"), [("4.0.1", "_4.0_2.13:"), ("4.1.4", "_4.1_2.13:")])
+def test_a_package_fits_the_version_of_spark(recorded: Path, version: str, suffix: str) -> None:
+    core = recorded.parent / "spark" / "jars" / f"spark-core_2.13-{version}.jar"
+    core.parent.mkdir()
+    core.touch()
+    given = arguments(recorded)
+    assert suffix in given[given.index("--packages") + 1]
+
+
+def test_iceberg_needs_the_newer_spark(recorded: Path) -> None:
+    """The older one doesn't tell it how many rows a MERGE changes."""
+    core = recorded.parent / "spark" / "jars" / "spark-core_2.13-4.0.1.jar"
+    core.parent.mkdir()
+    core.touch()
+    with pytest.raises(PgcdcError, match=r"it is version 4\.0\.1, not 4\.1$"):
+        submit(MergeOptions("hdfs:/in", "wh", format="iceberg"), SparkOptions())
 
 
 @pytest.fixture
@@ -292,6 +310,31 @@ def test_a_machine_without_java_merges_with_the_packaged_one(
     assert (table.table, table.segment, str(table.lsn), table.inserted) == ("public.t", 1, "0/12", 1)
     assert capfd.readouterr() == ("", "")
     assert (tmp_path / "wh" / "public" / "t" / "_delta_log").is_dir()
+
+
+@pytest.fixture(scope="module")
+def older_spark(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pyspark")
+    line = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "pyspark==4.0.*"]
+    subprocess.run(line, check=True)
+    return folder / "pyspark"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stored", ["jsonl", "arrow", "debezium"])
+def test_the_spark_before_merges_into_delta_tables(
+    older_spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(older_spark))
+    directory = Directory(tmp_path / "in", FORMATS[stored])
+    table = table_schema("t", {"id": pg_type(INT4), "doc": pg_type(JSONB)}, ("id",))
+    options = MergeOptions(str(tmp_path / "in"), str(tmp_path / "wh"), mode="both", variant=True)
+    directory.segment([(table, [Change("I", 10, n, {"id": str(n), "doc": "{}"}) for n in range(3)])])
+    assert [one.inserted for one in submit(options, SparkOptions("local[2]")).tables] == [3, 3]
+    changed = [Change("D", 20, 0, None, {"id": "1"}), Change("U", 20, 1, {"id": "2", "doc": '{"a": 1}'})]
+    directory.segment([(table, changed)])
+    counted = [(one.inserted, one.updated, one.deleted) for one in submit(options, SparkOptions()).tables]
+    assert sorted(counted) == [(0, 1, 1), (2, 0, 0)]
 
 
 def test_the_jobs_own_error_comes_through(
@@ -328,4 +371,4 @@ def test_a_machine_without_internet_is_told_which_jars(directory: Directory, tmp
         f"could not fetch the package {packages.DELTA}: Spark could not reach http://127.0.0.1:1"
         " (java.net.ConnectException: Connection refused)"
     )
-    assert f"-- --jars {packages.JARS[packages.DELTA]}; " in caught.value.hint
+    assert f"-- --jars {packages.jars_of(packages.DELTA)}; " in caught.value.hint

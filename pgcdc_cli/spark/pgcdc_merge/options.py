@@ -25,11 +25,18 @@ FORMAT_VERSION = 1
 PROGRESS = "pgcdc-progress "
 """Prefix of a line of standard error that has a table's result as JSON."""
 
+SPARK = "4.1"
+"""The version of Spark that pgcdc installs."""
+
 PACKAGES = {
-    "delta": "io.delta:delta-spark_4.1_2.13:4.4.0",
-    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+    "delta": {
+        SPARK: "io.delta:delta-spark_4.1_2.13:4.4.0",
+        "4.0": "io.delta:delta-spark_4.0_2.13:4.4.0",
+    },
+    # Before 4.1, Spark doesn't tell Iceberg how many rows a MERGE changes.
+    "iceberg": {SPARK: "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
 }
-"""The table formats, with the Spark package of each."""
+"""The table formats, with the package of each for every version of Spark that it is used with."""
 
 WIDEST_DECIMAL = 38
 _DECIMAL = re.compile("([0-9]{1,2}),([0-9]{1,2})")
