@@ -327,17 +327,46 @@ def without_last(column: pa.BinaryArray, count: int) -> pa.BinaryArray:
     return cast("pa.BinaryArray", pc.call_function("binary_slice", [column], pc.SliceOptions(0, -count)))
 
 
+_MANY, _SHORT = 80, 32
+"""From so many fragments on, of so many bytes on average at most, `take` copies them faster than a join."""
+
+
 def join(fragments: Sequence[Fragment]) -> ArrowArray:
     """Concatenate constants and columns (at least one) per row; null becomes `null`.
 
     The result is large_binary if it may have 2**31 bytes or more.
     """
     arrays = [fragment for fragment in fragments if isinstance(fragment, pa.Array)]
-    wide = sum(_size(fragment, len(arrays[0])) for fragment in fragments) > INT32_MAX
-    target = pa.large_binary() if wide or any(a.type == pa.large_binary() for a in arrays) else pa.binary()
+    size = sum(_size(fragment, len(arrays[0])) for fragment in fragments)
+    wide = size > INT32_MAX or any(array.type == pa.large_binary() for array in arrays)
+    short = size <= _SHORT * len(fragments) * len(arrays[0])
+    if short and len(fragments) >= _MANY and not wide:
+        return _join_short(fragments, [_argument(array, pa.binary()) for array in arrays])
+    target = pa.large_binary() if wide else pa.binary()
     arguments = [_argument(fragment, target) for fragment in (*fragments, b"")]
     options = pc.JoinOptions("replace", b"null")  # type: ignore[call-overload]
     return cast("ArrowArray", pc.call_function("binary_join_element_wise", arguments, options))
+
+
+def _join_short(fragments: Sequence[Fragment], arrays: Sequence[ArrowArray]) -> ArrowArray:
+    """Join by taking all fragments of the first row, then of the next, from one array of them all."""
+    rows = len(arrays[0])
+    is_column = np.array([isinstance(fragment, pa.Array) for fragment in fragments])
+    constants = binary([fragment for fragment in fragments if isinstance(fragment, bytes)] + [b"null"])
+    pool = pa.system_memory_pool()  # keeps what a batch frees for the next one (`stream/memory.py`)
+    every = pa.concat_arrays([*arrays, constants], pool)
+    first = np.where(
+        is_column, (is_column.cumsum() - 1) * rows, len(arrays) * rows + (~is_column).cumsum() - 1
+    )
+    places = first.astype(np.int32) + is_column * np.arange(rows, dtype=np.int32)[:, None]
+    for number, array in zip(np.flatnonzero(is_column), arrays, strict=True):
+        if array.null_count:
+            places[is_null(array), number] = len(every) - 1
+    taken = pc.call_function("take", [every, pa.array(places.reshape(-1))], _UNCHECKED, pool)
+    ends = offsets(taken)[:: len(fragments)]
+    return cast(
+        "ArrowArray", pa.Array.from_buffers(pa.binary(), rows, [None, buffer(ends), taken.buffers()[2]])
+    )
 
 
 def _argument(fragment: Fragment, target: pa.DataType) -> Any:  # noqa: ANN401 - a column or a scalar
