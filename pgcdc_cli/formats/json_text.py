@@ -127,8 +127,6 @@ def joined(fragments: Iterable[Fragment]) -> ArrowArray:
 
 _NUMBER = r"^-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$"
 _NULL = r"^[ \t\n\r]*null[ \t\n\r]*$"
-_DECIMAL = np.zeros(256, np.bool_)
-_DECIMAL[np.frombuffer(b"0123456789-.", np.uint8)] = True
 _BEFORE_NULL = np.zeros(256, np.bool_)
 _BEFORE_NULL[np.frombuffer(b" \t\n\rn", np.uint8)] = True
 """Bytes that can begin a value that is JSON null."""
@@ -178,11 +176,19 @@ def _boolean(column: pa.BinaryArray) -> JsonValue:
 
 def _number(column: pa.BinaryArray) -> JsonValue:
     """Quote NaN and the infinities; the pattern is matched only if there are other bytes than a decimal's."""
-    data = kernels.all_bytes(column)
-    if _DECIMAL[data].all():
+    if is_decimal(column):
         return JsonValue(column, True)
     finite = as_mask(kernels.matches(as_text(column), _NUMBER))
     return JsonValue(column, True) if finite.all() else JsonValue(escape(column), finite)
+
+
+def is_decimal(column: pa.BinaryArray | pa.StringArray) -> bool:
+    """Whether the values have no other bytes than digits, signs, and points."""
+    data = kernels.all_bytes(column)
+    if not len(data):
+        return True
+    # Between the minus sign and the digits are the point and the slash.
+    return bool(data.min() >= ord("-") and data.max() <= ord("9") and not (data == ord("/")).any())
 
 
 class UnusualError(Exception):

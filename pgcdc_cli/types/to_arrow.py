@@ -202,8 +202,8 @@ def numeric(typmod: int) -> Conversion:
     return Parsed(arrow, lambda text: text.cast(arrow), r"^-?[\d.]+$")
 
 
-_HEX_PREFIX = np.frombuffer(b"\\x", np.uint8)
-_EMPTY = pa.scalar(b"\\x", pa.binary())
+_HEX_PREFIX = b"\\x"
+_EMPTY = pa.scalar(_HEX_PREFIX, pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +224,11 @@ def decode_hex(column: pa.BinaryArray) -> pa.BinaryArray:
     given = kernels.coalesce(column, _EMPTY)
     offsets, data = kernels.value_bytes(given)
     lengths, starts = np.diff(offsets), offsets[:-1]
-    if (lengths % 2).any() or (lengths < 2).any():
+    if (lengths & 1).any() or (lengths < 2).any():
         raise ValueError("odd number of digits")
-    if (data[starts[:, None] + np.arange(2)] != _HEX_PREFIX).any():
+    if any((data[starts + place] != byte).any() for place, byte in enumerate(_HEX_PREFIX)):
         raise ValueError("no hex form")
-    ends, digits = kernels.value_bytes(kernels.without_start(given, 2))
+    ends, digits = kernels.value_bytes(kernels.without_start(given, len(_HEX_PREFIX)))
     decoded = joined([unhexlify(digits[at : at + PIECE].data) for at in range(0, len(digits), PIECE)])
     validity = column.is_valid().buffers()[1] if column.null_count else None
     return kernels.from_bytes(ends // 2, np.frombuffer(decoded, np.uint8), validity)
@@ -271,11 +271,15 @@ def time() -> Conversion:
     return Parsed(pa.time64("us"), _time, r"^[01]\d:|^2[0-3]:")
 
 
+_DAY = b"1970-01-01 "
+
+
 def _time(text: pa.StringArray) -> ArrowArray:
-    dated = kernels.null_where(
-        kernels.join([b"1970-01-01 ", text.cast(pa.binary())]), as_mask(text.is_null())
-    )
-    return as_text(dated).cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.time64("us"))
+    offsets, data = kernels.value_bytes(text)
+    dated = kernels.insert_before(data, offsets[:-1], _DAY)
+    ends = offsets + len(_DAY) * np.arange(len(offsets))
+    column = kernels.from_bytes(ends, dated, kernels.validity(text))
+    return as_text(column).cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.time64("us"))
 
 
 def parse_days(text: str) -> int | None:

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -135,6 +136,22 @@ def usually(pattern: str, convert: ToJson, each: Each) -> Converter:
     return Converter(to_json, each)
 
 
+def at_once(test: Callable[[pa.BinaryArray], bool], convert: ToJson, tested: Converter) -> Converter:
+    """Make a converter: `convert` for a column that passes the test, `tested` for any other.
+
+    `convert` must raise ArrowInvalid if the column has an unusual value nevertheless.
+    """
+
+    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
+        if test(column):
+            # The conversion itself tests the rest faster, and most columns pass it.
+            with suppress(pa.ArrowInvalid):
+                return convert(column)
+        return tested(column)
+
+    return Converter(to_json, tested.each)
+
+
 def _but(odd: Booleans, column: pa.BinaryArray, convert: ToJson, each: Each) -> pa.BinaryArray:
     """Convert a column, but the odd values one by one."""
     if not odd.any():
@@ -159,11 +176,11 @@ def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
 
 def _strings(column: pa.BinaryArray) -> pa.BinaryArray:
     data = kernels.all_bytes(column)
-    if not len(data) or data.max() < _FOUR_BYTES:
+    if not len(data) or data.max() < FOUR_BYTES:
         return _short_strings(column)
     offsets, _ = kernels.value_bytes(column)
     odd = np.zeros(len(column), np.bool_)
-    odd[np.searchsorted(offsets, np.flatnonzero(data >= _FOUR_BYTES), side="right") - 1] = True
+    odd[np.searchsorted(offsets, np.flatnonzero(data >= FOUR_BYTES), side="right") - 1] = True
     return _but(odd, column, _short_strings, token)
 
 
@@ -197,7 +214,7 @@ def _escaped(found: str) -> str:
 _ESCAPE = re.compile(r"\\u[0-9a-f]{4}|\\.")
 _OTHERWISE = re.compile(r"\\u[0-9a-f]{4}|\\.|[\uD800-\uDFFF\U00010000-\U0010FFFF]")
 _SPECIAL = re.compile(r"[^ !#-\[\]-~]")
-_FOUR_BYTES = 0xF0
+FOUR_BYTES = 0xF0
 """The first byte of a character above U+FFFF is this one, or a greater one."""
 _CONTROL = {byte: _jackson(text.decode()).encode() for byte, text in ESCAPES.items()}
 

@@ -8,7 +8,6 @@ import base64
 import math
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import partial
@@ -27,6 +26,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     Kind,
     Loss,
     ToJson,
+    at_once,
     base64_token,
     inexact,
     named,
@@ -35,6 +35,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     token,
     usually,
 )
+from pgcdc_cli.formats.json_text import is_decimal
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.to_arrow import MAX_DECIMAL_PRECISION, NumericPrecision, numeric_precision
 
@@ -48,20 +49,21 @@ _USUAL_DECIMAL = r"^-?(0|[1-9]\d{0,6}(\.\d{1,8})?|0\.0{0,2}[1-9]\d{0,7})$"
 _LARGEST_INT64_PRECISION = 18
 _INTEGER = np.zeros(256, np.bool_)
 _INTEGER[np.frombuffer(b"0123456789-", np.uint8)] = True
-_FINITE = _INTEGER.copy()
-_FINITE[ord(".")] = True
 _DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
-_PAIRS = np.stack([np.repeat(_DIGITS, 64), np.tile(_DIGITS, 64)], axis=1).reshape(-1).view(np.uint16)
-"""Two base64 letters, indexed by their 12 bits."""
-_RIGHT = np.array([52, 40, 28, 16, 4, 0], np.uint64)
-_LEFT = np.array([0, 0, 0, 0, 0, 8], np.uint64)
-"""Shifts that move each group of 12 bits out of 64, from the first on, to the lowest bits; 4 are padded."""
+_PADS = np.full(64, ord("="), np.uint8)
+_PAIRS = np.concatenate(
+    [
+        np.stack([np.repeat(one, 64), np.tile(other, 64)], axis=1).reshape(-1).view(np.uint16)
+        for one, other in ((_DIGITS, _DIGITS), (_DIGITS, _PADS), (_PADS, _PADS))
+    ]
+)
+"""Two base64 letters, indexed by their 12 bits, plus 4096 for each letter that is only padding."""
 _SIZES = 1 << np.arange(7, 63, 8)
 """Values (for a negative one, its complement) from each of these on need another byte."""
 
 
 def integer(type_: str) -> Kind:
-    return Kind({"type": type_}, _INTEGERS, b"0", form=PLAIN)
+    return Kind({"type": type_}, INTEGERS, b"0", form=PLAIN)
 
 
 def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
@@ -72,7 +74,7 @@ def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
     return column
 
 
-_INTEGERS = Converter(_integers, str.encode)
+INTEGERS = Converter(_integers, str.encode)
 
 
 def boolean() -> Kind:
@@ -90,16 +92,27 @@ def booleans(column: pa.BinaryArray) -> pa.BinaryArray:
 
 def floating(type_: str) -> Kind:
     kind = np.float32 if type_ == "float" else np.float64
-    to_json = usually(_USUAL_FLOAT, _with_point, lambda text: java_float(text, kind))
-    return Kind({"type": type_}, to_json, b"0.0", form=PLAIN)
+    tested = usually(_USUAL_FLOAT, _with_point, lambda text: java_float(text, kind))
+    return Kind({"type": type_}, at_once(_all_usual, _with_point, tested), b"0.0", form=PLAIN)
+
+
+def _all_usual(column: pa.BinaryArray) -> bool:
+    """Whether all floats are 0, or from 1E-3 to 1E7, and have no exponent."""
+    if not is_decimal(column):
+        return False
+    values = np.abs(kernels.as_text(column).cast(pa.float64()).fill_null(0).to_numpy())
+    return bool(((values == 0) | (values >= 1e-3) & (values < 1e7)).all())
 
 
 def _with_point(column: pa.BinaryArray) -> pa.BinaryArray:
     """Print usual floats as Java does."""
-    whole = ~kernels.as_mask(kernels.contains(column, b"."))
-    tails = kernels.take(kernels.binary([b"", b".0"]), whole.astype(np.int64))
-    printed = kernels.as_binary(kernels.join([column, tails]))
-    return kernels.nulled_like(printed, column)
+    offsets, data = kernels.value_bytes(column)
+    whole = (np.diff(offsets) > 0) & ~kernels.as_mask(kernels.contains(column, b"."))
+    if not whole.any():
+        return column
+    longer = offsets + np.concatenate([np.zeros(1, np.int64), len(".0") * np.cumsum(whole)])
+    marked = kernels.insert_before(data, offsets[1:][whole], b".0")
+    return kernels.from_bytes(longer, marked, kernels.validity(column))
 
 
 def java_float(text: str, kind: type[np.floating[Any]] = np.float64) -> bytes:
@@ -158,8 +171,6 @@ def numeric(typmod: int, config: ConnectorConfig) -> Kind:
 
 
 _NEGATIVE_SCALE = inexact("Debezium takes its negative scale for a large one")
-_LOSES_ZEROS = Loss(r"^(NaN|-?Infinity)$|\.\d*0$", "decimal.handling.mode=precise")
-_LOSES_SPECIAL = Loss(r"^(NaN|-?Infinity)$", "decimal.handling.mode=precise")
 _EXACT_IN_DOUBLE = 15
 """Decimal digits that every double preserves (`DBL_DIG` in float.h)."""
 
@@ -193,7 +204,7 @@ _VARIABLE_SCALE: dict[str, Any] = {
 }
 
 _FINITE_NUMERIC = r"^[-\d.]+$"
-_SCALES = kernels.binary([b"%d" % scale for scale in range(18)])
+_SCALES = kernels.binary([b'{"scale":%d,"value":' % scale for scale in range(18)])
 _VARIABLE_ZERO = b'{"scale":0,"value":"AA=="}'
 
 
@@ -257,21 +268,39 @@ def _variable_scales(column: pa.BinaryArray) -> pa.BinaryArray:
     given = kernels.as_text(column.fill_null(b"0"))
     point = kernels.find(given, b".")
     text = kernels.choose(point < 0, given, kernels.without_end(given, "0"))
-    offsets, data = kernels.value_bytes(text)
-    rare = np.diff(offsets) > _LARGEST_INT64_PRECISION
-    if not _FINITE[data].all():
+    rare = np.diff(kernels.offsets(text)) > _LARGEST_INT64_PRECISION
+    if not is_decimal(text):
         rare |= ~kernels.as_mask(kernels.matches(text, _FINITE_NUMERIC))
     if rare.any():
         text, point = kernels.replace_where(text, rare, b"0"), np.where(rare, -1, point)
-    scale = np.where(point < 0, 0, np.diff(kernels.value_bytes(text)[0]) - point - 1)
-    digits = kernels.replace_substring(kernels.as_binary(text), b".", b"")
-    value = _base64_of(kernels.as_text(digits).cast(pa.int64()).to_numpy())
-    joined = kernels.join([b'{"scale":', kernels.take(_SCALES, scale), b',"value":', value, b"}"])
+    scale = np.where(point < 0, 0, np.diff(kernels.offsets(text)) - point - 1)
+    value = _base64_of(_without_points(text))
+    joined = kernels.join([kernels.take(_SCALES, scale), value, b"}"])
     tokens = kernels.nulled_like(kernels.as_binary(joined), column)
     if not rare.any():
         return tokens
     rest = per_value(_variable_scale)(column.filter(pa.array(rare)))
     return kernels.replace_with_mask(tokens, rare, rest)
+
+
+def _has_no_zeros(column: pa.BinaryArray) -> bool:
+    """Whether all values are finite, and none ends in a zero."""
+    offsets, data = kernels.value_bytes(column)
+    ends = offsets[1:][np.diff(offsets) > 0]
+    return is_decimal(column) and not bool((data[ends - 1] == ord("0")).any())
+
+
+_LOSES_ZEROS = Loss(r"^(NaN|-?Infinity)$|\.\d*0$", "decimal.handling.mode=precise", _has_no_zeros)
+_LOSES_SPECIAL = Loss(r"^(NaN|-?Infinity)$", "decimal.handling.mode=precise", is_decimal)
+
+
+def _without_points(column: pa.BinaryArray | pa.StringArray) -> NDArray[np.int64]:
+    """Read decimals as integers, as if they had no point; null becomes 0."""
+    offsets, data = kernels.value_bytes(column)
+    is_point = data == ord(".")
+    ends = offsets - np.searchsorted(np.flatnonzero(is_point), offsets)
+    digits = kernels.from_bytes(ends, data[~is_point], kernels.validity(column))
+    return kernels.as_text(digits).cast(pa.int64()).fill_null(0).to_numpy()
 
 
 def _unscaled(scale: int) -> Callable[[str], bytes | None]:
@@ -300,31 +329,18 @@ def _precise(scale: int) -> Converter:
     usual = rf"^-?\d{{1,{_LARGEST_INT64_PRECISION - scale}}}{fraction}$"
 
     def convert(column: pa.BinaryArray) -> pa.BinaryArray:
-        digits = kernels.replace_substring(column, b".", b"")
-        values = kernels.as_text(digits).cast(pa.int64()).fill_null(0).to_numpy()
-        tokens = _base64_of(values)
-        return kernels.nulled_like(tokens, column)
+        return kernels.nulled_like(_base64_of(_without_points(column)), column)
 
-    tested = usually(usual, convert, _unscaled(scale))
-
-    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        if _all_short(column, scale):
-            # The conversion itself tests the rest faster, and most columns pass it.
-            with suppress(pa.ArrowInvalid):
-                return convert(column)
-        return tested(column)
-
-    return Converter(to_json, tested.each)
+    return at_once(
+        lambda column: _all_short(column, scale), convert, usually(usual, convert, _unscaled(scale))
+    )
 
 
 def _all_short(column: pa.BinaryArray, scale: int) -> bool:
     """Whether all texts fit 64 bits, have no other bytes than a decimal's, and the point in its place."""
     offsets, data = kernels.value_bytes(column)
     lengths = np.diff(offsets)
-    if lengths.max(initial=0) > _LARGEST_INT64_PRECISION or not len(data):
-        return False
-    # Between the two, but for the slash, are the digits, the sign and the point.
-    if data.min() < ord("-") or data.max() > ord("9"):
+    if lengths.max(initial=0) > _LARGEST_INT64_PRECISION or not is_decimal(column):
         return False
     ends = offsets[1:][lengths > 0]
     return np.array_equal(np.flatnonzero(data == ord(".")), ends - (scale + 1) if scale else ends[:0])
@@ -335,14 +351,21 @@ def _base64_of(values: NDArray[np.int64]) -> pa.BinaryArray:
     size = np.searchsorted(_SIZES, values ^ (values >> 63), side="right") + 1
     length = (size + 2) // 3 * 4
     longest = int(length.max(initial=0))
-    bits = (values << 8 * (8 - size)).view(np.uint64)[:, None]
-    pairs = bits >> _RIGHT[: longest // 2] << _LEFT[: longest // 2] & 4095
-    letters = _PAIRS[pairs].view(np.uint8).reshape(len(values), longest)
-    letter = np.arange(longest)
-    letters[letter >= ((size * 8 + 5) // 6)[:, None]] = ord("=")
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(length)])
-    shown = letters if (length == longest).all() else letters[letter < length[:, None]]
-    return quoted(kernels.from_bytes(offsets, shown.reshape(-1)))
+    bits = (values << 8 * (8 - size)).view(np.uint64)
+    tokens = np.full((len(values), longest + 2), ord('"'), np.uint8)
+    pairs = tokens[:, 1:-1].view(np.uint16)
+    for number in range(longest // 2):
+        # 64 bits are five pairs of letters and a third of one.
+        pair = bits >> np.uint64(52 - 12 * number) if number < 5 else bits << np.uint64(8)
+        pair &= np.uint64(4095)
+        if number % 2:
+            pair += 4096 * np.clip(3 * (number // 2 + 1) - size, 0, 2).astype(np.uint64)
+        pairs[:, number] = _PAIRS[pair]
+    if (length < longest).any():
+        tokens[np.arange(len(values)), length + 1] = ord('"')
+        tokens = tokens[np.arange(longest + 2) < length[:, None] + 2]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(length + 2)])
+    return kernels.from_bytes(offsets, tokens.reshape(-1))
 
 
 def money(config: ConnectorConfig, *, snapshot: bool) -> Kind:

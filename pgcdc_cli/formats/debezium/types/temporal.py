@@ -6,8 +6,8 @@ make of it: large constants, which differ in snapshots.
 
 import re
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from pgcdc_cli.formats.debezium.types.kind import (
     Kind,
     Loss,
     ToJson,
+    at_once,
     inexact,
     named,
     per_value,
@@ -50,7 +51,7 @@ _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([+-])(\d\d)(?::(\d\d))?
 _SINCE_1583 = r"^(158[3-9]|159\d|1[6-9]\d\d|[2-9]\d{3})-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?$"
 """Dates and timestamps for which Java's calendar, Julian before 1582, and PostgreSQL's agree."""
 _USUAL_TIMESTAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(\+00)?$"
-_TIMESTAMP_LENGTH = len("2026-01-02 03:04:05")
+_TIMESTAMP_LENGTH, _DATE_LENGTH, _TIME_LENGTH = map(len, ("2026-01-02 03:04:05", "2026-01-02", "03:04:05"))
 
 
 def _integers(values: NDArray[np.int64], column: pa.BinaryArray) -> pa.BinaryArray:
@@ -104,7 +105,8 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
         return infinite.get(text, str(found).encode() if found is not None else None)
 
     name = f"{_CONNECT}.Date" if config.time_precision_mode == "connect" else "io.debezium.time.Date"
-    to_json = usually(usual, convert, each)
+    test = partial(_all_since_1583 if snapshot else _all_long, length=_DATE_LENGTH)
+    to_json = at_once(test, convert, usually(usual, convert, each))
     loss = _OLD_DATES if snapshot else None
     return Kind(named("int32", name), to_json, b"0", form={"form": "days"}, loss=loss)
 
@@ -135,31 +137,22 @@ def _timestamps(convert: ToJson, each: Each, *, snapshot: bool) -> Converter:
     `convert` must raise ArrowInvalid for unusual texts of at least the usual length.
     """
     tested = usually(_SINCE_1583 if snapshot else _USUAL_TIMESTAMP, convert, each)
-    test = _all_since_1583 if snapshot else _all_long
-
-    def to_json(column: pa.BinaryArray) -> pa.BinaryArray:
-        if test(column):
-            # The conversion itself is the faster test, and most columns pass it.
-            with suppress(pa.ArrowInvalid):
-                return convert(column)
-        return tested(column)
-
-    return Converter(to_json, each)
+    return at_once(_all_since_1583 if snapshot else _all_long, convert, tested)
 
 
-def _all_long(column: pa.BinaryArray) -> bool:
-    """Whether all texts are long enough for a date and a time of day with seconds."""
-    lengths = np.diff(kernels.value_bytes(column)[0])
-    return int((lengths >= _TIMESTAMP_LENGTH).sum()) == len(column) - column.null_count
+def _all_long(column: pa.BinaryArray, length: int = _TIMESTAMP_LENGTH) -> bool:
+    """Whether all texts have that length or more."""
+    lengths = np.diff(kernels.offsets(column))
+    return int((lengths >= length).sum()) == len(column) - column.null_count
 
 
-def _all_since_1583(column: pa.BinaryArray) -> bool:
+def _all_since_1583(column: pa.BinaryArray, length: int = _TIMESTAMP_LENGTH) -> bool:
     """Whether all texts are that long, of years from 1583 on, and not BC; false if all are null."""
     offsets, data = kernels.value_bytes(column)
     starts, lengths = offsets[:-1], np.diff(offsets)
     if column.null_count:
         starts, lengths = starts[lengths > 0], lengths[lengths > 0]
-    if not len(data) or lengths.min() < _TIMESTAMP_LENGTH or data.max() >= ord("B"):
+    if not len(data) or lengths.min() < length or data.max() >= ord("B"):
         return False
     years = kernels.at_each_byte(data, "u4")[starts]
     return bool((years >= int.from_bytes(b"1583")).all())
@@ -198,14 +191,18 @@ def time(typmod: int, config: ConnectorConfig) -> Kind:
     unit = _unit(mode, typmod, {"adaptive"})
 
     def convert(column: pa.BinaryArray) -> pa.BinaryArray:
-        values = to_arrow.time()(column).values.cast(pa.int64()).fill_null(0).to_numpy()
+        found = to_arrow.time()(column)
+        if found.unfit is not None:
+            raise pa.ArrowInvalid("the end of a day is no time of day")
+        values = found.values.cast(pa.int64()).fill_null(0).to_numpy()
         return _integers(values * unit.times // unit.per, column)
 
     def each(text: str) -> bytes | None:
         return b"%d" % (_clock_micros(text) * unit.times // unit.per) if _TIME.fullmatch(text) else None
 
     schema = named("int32" if unit.per > 1 else "int64", unit.time)
-    return Kind(schema, usually(usual, convert, each), b"0", form=_clock_form("time", typmod, unit))
+    to_json = at_once(partial(_all_long, length=_TIME_LENGTH), convert, usually(usual, convert, each))
+    return Kind(schema, to_json, b"0", form=_clock_form("time", typmod, unit))
 
 
 def _clock_micros(text: str) -> int:

@@ -37,7 +37,6 @@ _PIECE = 6 << 20
 """Bytes encoded at a time, so that other threads can run in between; a multiple of three bytes."""
 _EMPTY = pa.scalar(b"", pa.binary())
 _ZEROS = kernels.binary([b"", b"\0", b"\0\0"])
-_BASE64 = np.arange(256, dtype=np.uint8)
 _URL_SAFE = np.frombuffer(bytes.maketrans(b"+/", b"-_"), np.uint8)
 _HSTORE_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)(?:, |$)', re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -90,7 +89,7 @@ def bytea(config: ConnectorConfig) -> Kind:
         if config.binary_handling_mode == "hex":
             tokens = quoted(kernels.without_start(texts, len("\\x")))
         else:
-            alphabet = _URL_SAFE if config.binary_handling_mode == "base64-url-safe" else _BASE64
+            alphabet = _URL_SAFE if config.binary_handling_mode == "base64-url-safe" else None
             tokens = _base64_tokens(kernels.coalesce(to_arrow.decode_hex(texts), _EMPTY), alphabet)
         return kernels.nulled_like(tokens, texts)
 
@@ -99,15 +98,15 @@ def bytea(config: ConnectorConfig) -> Kind:
     return Kind(binary_schema(config), to_json, b'""', _unavailable_bytes(config), form=form)
 
 
-def _base64_tokens(column: pa.BinaryArray, alphabet: NDArray[np.uint8]) -> pa.BinaryArray:
-    """Write each value as quoted base64; none may be null."""
+def _base64_tokens(column: pa.BinaryArray, alphabet: NDArray[np.uint8] | None) -> pa.BinaryArray:
+    """Write each value as quoted base64, in another alphabet if one is given; none may be null."""
     missing = -np.diff(kernels.value_bytes(column)[0]) % 3
     # All values are encoded as one; padded with zeroes, each begins at a multiple of three bytes.
     padded = kernels.join([column, kernels.take(_ZEROS, missing)]) if missing.any() else column
     offsets, data = kernels.value_bytes(padded)
     pieces = (data[at : at + _PIECE].data for at in range(0, len(data), _PIECE))
-    letters = joined([binascii.b2a_base64(piece, newline=False) for piece in pieces])
-    written = alphabet[np.frombuffer(letters, np.uint8)]
+    letters = np.frombuffer(joined([binascii.b2a_base64(piece, newline=False) for piece in pieces]), np.uint8)
+    written = letters.copy() if alphabet is None else alphabet[letters]
     ends = offsets[1:] // 3 * 4
     written[ends[missing > 0] - 1] = written[ends[missing > 1] - 2] = ord("=")
     return quoted(kernels.from_bytes(offsets // 3 * 4, written))
