@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from batches import Stream, change, table
 from debezium_tools import OIDS, numeric, records
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
@@ -138,6 +140,31 @@ def test_what_the_driver_makes_of_arrays_by_column_and_one_by_one(kind, modes, t
     expected = written and written.encode()
     assert field.to_json(kernels.binary([text, "{}", text])).to_pylist() == [expected, b"[]", expected]
     assert single_token(field.to_json, text.encode()) == expected
+
+
+def literals(*elements: str) -> st.SearchStrategy[list[str | None]]:
+    """Arrays of these elements, as the server prints them, and some that are null or have two dimensions."""
+    one = st.lists(st.sampled_from(elements), max_size=4).map(",".join).map("{{{}}}".format)
+    return st.lists(st.none() | one | st.just(f"{{{{{elements[0]}}}}}") | st.just(f"[0:0]={{{elements[0]}}}"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        ("int4[]", literals("0", "-12", "NULL", "2147483647")),
+        ("text[]", literals("a", "NULL", '""', '"NULL"', '"b, c"', '"{"', "é", "[")),
+        ("text[]", literals("a", '"\\""', '"\\\\"', '"\n"', '"😀"')),
+        ("varchar[]", literals("ab", "NULL") | st.lists(st.none() | st.just('{a,"b c"}'))),
+    ],
+)
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_arrays_are_the_same_at_once_and_one_by_one(kind, texts, data):
+    column, to_json = data.draw(texts), of_type(kind).to_json
+    alone = [None if text is None else to_json.each(text) for text in column]
+    assert to_json(kernels.binary(column)).to_pylist() == alone
+    for token in filter(None, alone):
+        assert isinstance(json.loads(token), list)
 
 
 def test_times_with_a_zone_lose_their_fraction_in_arrays_only():

@@ -18,21 +18,24 @@ import pyarrow as pa
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.types.connect_schemas import in_order
 from pgcdc_cli.formats.debezium.types.kind import (
+    FOUR_BYTES,
     NULL,
     Converter,
     Form,
     Kind,
     Loss,
+    at_once,
     base64_token,
     inexact,
     named,
     per_value,
     single_token,
+    string,
     token,
 )
-from pgcdc_cli.formats.debezium.types.numeric_types import floating, java_float
+from pgcdc_cli.formats.debezium.types.numeric_types import INTEGERS, floating, java_float
 from pgcdc_cli.types import kernels
-from pgcdc_cli.types.array_literals import Elements, parse_array, split_arrays
+from pgcdc_cli.types.array_literals import Elements, as_json, parse_array, split_arrays
 from pgcdc_cli.types.kernels import Booleans
 from pgcdc_cli.types.pg_type import PgType
 
@@ -86,8 +89,35 @@ def array(element: PgType, kind: Kind, config: ConnectorConfig, *, optional: boo
 
     unavailable = _unavailable(element, config)
     loss = _loss(element, kind, no_nulls=no_nulls)
-    convert = Converter(to_json, each)
+    convert = _converter(kind, Converter(to_json, each), no_nulls=no_nulls)
     return Kind(schema, convert, b"[]", unavailable, form=_form(kind.form), loss=loss)
+
+
+_JSON = np.frombuffer(bytes.maketrans(b"{}NUL", b"[]nul"), np.uint8)
+"""Turns an array of integers into JSON, which has other brackets, and a small `null`."""
+
+
+def _converter(kind: Kind, convert: Converter, *, no_nulls: bool) -> Converter:
+    """Choose the converter: `convert`, or one that needn't split arrays of integers or texts."""
+    if no_nulls:
+        return convert
+    if kind.to_json is INTEGERS:
+        return at_once(_has_one_dimension, _integers, convert)
+    return at_once(_has_no_escapes, as_json, convert) if kind.to_json is string else convert
+
+
+def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
+    offsets, data = kernels.value_bytes(column)
+    return kernels.from_bytes(offsets, _JSON[data], kernels.validity(column))
+
+
+def _has_no_escapes(column: pa.BinaryArray) -> bool:
+    """Whether arrays have one dimension, and need no escapes, neither as literals nor in JSON."""
+    data = kernels.all_bytes(column)
+    if not len(data) or data.min() < ord(" ") or data.max() >= FOUR_BYTES or (data == ord("\\")).any():
+        return False
+    kernels.as_text(column)
+    return _has_one_dimension(column)
 
 
 def vector(type_: str) -> Kind:
@@ -119,7 +149,15 @@ def _loss(element: PgType, kind: Kind, *, no_nulls: bool) -> Loss:
     patterns += [_LOST[element.name]] if element.name in _LOST else []
     if kind.form["form"] == "variable":
         patterns += [r"\.\d*0[,}]"]
-    return Loss("|".join(patterns), "Debezium's arrays have one dimension and not every element")
+    why = "Debezium's arrays have one dimension and not every element"
+    return Loss("|".join(patterns), why, _has_one_dimension if len(patterns) == 1 else None)
+
+
+def _has_one_dimension(column: pa.BinaryArray) -> bool:
+    """Whether all arrays have one dimension, and no bounds."""
+    offsets, data = kernels.value_bytes(column)
+    starts = offsets[:-1][np.diff(offsets) > 0]
+    return not bool(((data[starts] != ord("{")) | (data[starts + 1] == ord("{"))).any())
 
 
 def _split(column: pa.BinaryArray, delimiter: str) -> Elements:
