@@ -100,3 +100,21 @@ def test_a_column_that_only_the_key_has_loses_nothing():
     inserted = change(schema, "I", [1], [["1.50", "x"]])
     pieces = encoding.encode(Stream(changes=[inserted]).slice()).pieces
     assert [piece.target for piece in pieces] == ["public.orders"]
+
+
+def test_a_loss_is_reported_once_for_each_column_and_others_are_looked_for_after_it():
+    schema = table({"id": "int8", "v": "numeric", "w": "numeric", "x": "text"})
+    encoding = DebeziumFormat(ConnectorConfig(topic_prefix="srv"))
+    encoding.restart("shop", None)
+    found = []
+    for row in (
+        ["1", "1.50", "1", "x"],
+        ["2", "1.50", "1.50", PLACEHOLDER],
+        ["3", "0.0", "0.0", PLACEHOLDER],
+    ):
+        pieces = encoding.encode(Stream(changes=[change(schema, "I", [1], [row])]).slice()).pieces
+        lines = [
+            line for piece in pieces if piece.target == LOSSES for line in bytes(piece.data).splitlines()
+        ]
+        found.append([json.loads(line)["column"] for line in lines])
+    assert found == [["v"], ["w", "x"], []]

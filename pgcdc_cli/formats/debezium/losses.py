@@ -7,7 +7,7 @@ make tables of the events, and shows where these would be wrong.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import repeat
 
@@ -56,7 +56,7 @@ class Losses:
 
     def report(self, row: int, why: str, column: str | None = None) -> None:
         """Report that an event lacks its change, or a part of it."""
-        loss = (self.table.schema, self.table.name, column or "", why)
+        loss = self._loss(why, column)
         if loss in self.reported:
             return
         self.reported.add(loss)
@@ -66,11 +66,17 @@ class Losses:
 
     def look(self, index: int, field: Field, cells: Cells | FewCells) -> None:
         """Look for losses in the table's column with this index."""
+        name = self.table.columns[index].name
+        if field.loss is not None and self._loss(field.loss.why, name) in self.reported:
+            field = replace(field, loss=None)
         found = _losses(field, cells) if isinstance(cells, Cells) else _few_losses(field, cells)
         for why, lost in found:
             row = int(np.argmax(lost))
             if lost[row]:
-                self.report(row, why, self.table.columns[index].name)
+                self.report(row, why, name)
+
+    def _loss(self, why: str, column: str | None) -> tuple[str, ...]:
+        return self.table.schema, self.table.name, column or "", why
 
 
 _NULL_REPLACED = "value.converter.replace.null.with.default"
@@ -88,7 +94,7 @@ def _losses(field: Field, cells: Cells) -> Iterator[tuple[str, Booleans]]:
         yield loss.why, kernels.as_mask(kernels.matches(kernels.as_text(values), loss.pattern))
     if unchanged is not None and field.unavailable == b"null":
         yield _NULL_FOR_UNCHANGED, unchanged
-    if field.unavailable != b"null":
+    if field.unavailable != b"null" and len(field.unavailable) in np.diff(kernels.offsets(cells.tokens)):
         alike = kernels.as_mask(kernels.equal(cells.tokens, field.unavailable))
         yield _PLACEHOLDER, alike if unchanged is None else alike & ~unchanged
 
