@@ -14,7 +14,7 @@ from merge_oracle import Change, Key, Row
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.types.pg_type import PgType, builtin
 
-INT4, INT8, TEXT, JSONB, NUMERIC = 23, 20, 25, 3802, 1700
+INT4, INT8, TEXT, DATE, JSONB, NUMERIC = 23, 20, 25, 1082, 3802, 1700
 
 
 def pg_type(oid: int, typmod: int = -1) -> PgType:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from merge_directories import FORMATS, Directory, merge_into, merged_rows, read_table, table_path
-from merge_histories import INT4, INT8, TEXT, History, pg_type, random_history, table_schema
+from merge_histories import DATE, INT4, INT8, TEXT, History, pg_type, random_history, table_schema
 from merge_notes import COLUMNS, ONE, TWO, delete, insert
 from merge_oracle import Change, Row, fold
 from pyspark.sql import SparkSession
@@ -210,6 +210,27 @@ def test_a_changelog_is_every_change_once(spark: SparkSession, directory: Direct
         assert (row["_pgcdc_old"] is None) == (change.old is None)
         assert row["_pgcdc_commit_ts"].timestamp() == 0
     assert merged_rows(spark, warehouse, history.table) == fold(history.changes, history.key)
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_a_changelog_counts_the_values_that_its_types_can_not_hold(
+    spark: SparkSession, directory: Directory, warehouse: Path, lake: str
+) -> None:
+    """Those of each run's new rows, whatever became of them later."""
+    dated = table_schema("dated", {"id": pg_type(INT4), "day": pg_type(DATE)}, ("id",), ReplicaIdentity.FULL)
+    never, some_day = ({"id": "1", "day": day} for day in ("infinity", "2026-01-01"))
+
+    def counts() -> dict[str, int]:
+        summary = merge_into(spark, directory, warehouse, format=lake, mode="both")
+        return {one["mode"]: one["unfit"] for one in summary["tables"]}
+
+    other = {"id": "2", "day": "-infinity"}
+    directory.segment([(dated, [Change("I", 10, 0, never), Change("I", 11, 0, other)])])
+    assert counts() == {"changelog": 2, "merge": 2}
+    directory.segment([(dated, [Change("U", 20, 0, some_day, never, old_full=True)])])
+    directory.segment([(dated, [Change("U", 30, 0, never, some_day, old_full=True), delete(31, 2)])])
+    directory.segment([(dated, [Change("U", 40, 0, some_day, never, old_full=True)])])
+    assert counts() == {"changelog": 1, "merge": 0}
 
 
 def soft_fold(

@@ -450,9 +450,11 @@ def append_changes(
     check_losses(session, directory, plan.work.losses, plan.work.version)
     _alter_changelog(target, plan.goal)
     goal = with_all_columns(plan.goal.version, may_be_unsent=True)
+    seen = Observation()
     rows = read_rows(session, directory, plan.work.files, versions, goal)
+    rows = rows.observe(seen, F.sum("unfit").alias("unfit"))
     commit = target.append(_changes(typed_for_changelog(session, rows, goal), goal, mark.segment), mark)
-    return MergedRange(commit)
+    return MergedRange(commit, seen.get["unfit"] or 0)
 
 
 def _alter_changelog(target: LakeTable, goal: Goal) -> None:
