@@ -47,7 +47,7 @@ _pgcdc() {
         "pgcdc publication create --schema"|"pgcdc publication alter --add-schema"|"pgcdc publication alter --drop-schema") _pgcdc_ask schemas; return ;;
         "pgcdc publication create --generated-columns"|"pgcdc publication alter --generated-columns") _pgcdc_offer -W 'none stored' -- "$word"; return ;;
         "pgcdc stream --snapshot") _pgcdc_offer -W 'never initial only' -- "$word"; return ;;
-        "pgcdc stream --format"|"pgcdc snapshot --format") _pgcdc_offer -W 'jsonl arrow debezium wal2json pretty raw' -- "$word"; return ;;
+        "pgcdc stream --format") _pgcdc_offer -W 'jsonl arrow debezium pretty wal2json raw' -- "$word"; return ;;
         "pgcdc stream --layout"|"pgcdc snapshot --layout") _pgcdc_offer -W 'table stream' -- "$word"; return ;;
         "pgcdc stream --compression"|"pgcdc snapshot --compression") _pgcdc_offer -W 'none gzip zstd' -- "$word"; return ;;
         "pgcdc stream --numeric"|"pgcdc snapshot --numeric") _pgcdc_offer -W 'string number' -- "$word"; return ;;
@@ -56,6 +56,7 @@ _pgcdc() {
         "pgcdc stream --streaming") _pgcdc_offer -W 'off on parallel' -- "$word"; return ;;
         "pgcdc stream --two-phase-at") _pgcdc_offer -W 'commit prepare' -- "$word"; return ;;
         "pgcdc stream --origin") _pgcdc_offer -W 'any none' -- "$word"; return ;;
+        "pgcdc snapshot --format") _pgcdc_offer -W 'jsonl arrow debezium pretty' -- "$word"; return ;;
         "pgcdc show --format") _pgcdc_offer -W 'pretty jsonl debezium' -- "$word"; return ;;
         "pgcdc show --table"|"pgcdc spark-submit --table") _pgcdc_ask stored; return ;;
         "pgcdc show --op") _pgcdc_offer -W 'I U D T M R' -- "$word"; return ;;

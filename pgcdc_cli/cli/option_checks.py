@@ -5,10 +5,11 @@ All functions raise a usage error for those that don't.
 
 import re
 from pathlib import Path
+from typing import get_args
 
 from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.target import StreamTarget, keeps_checkpoint
-from pgcdc_cli.formats.interface import FormatName
+from pgcdc_cli.formats.interface import FormatName, SnapshotFormatName
 
 _URL = re.compile(r"(abfss?|gs|hdfs|https?|s3a?):/")
 """The beginning of a URL; as a path it has lost a slash."""
@@ -115,9 +116,13 @@ def check_resnapshot(target: StreamTarget, snapshot: str | None, *, looks: bool)
 
 
 def check_has_snapshots(target: StreamTarget, what: str) -> None:
-    """Refuse `what`, an option or a command, if the format can't represent existing rows."""
-    form = target.format_class
-    if not form.decodes:
-        raise usage_error(f"{what}: raw output is what the plugin sends, which has no rows of tables")
-    if not form.capabilities.snapshot:
-        raise usage_error(f"{what}: --format {form.name} can't represent existing rows")
+    """Refuse the option `what` if the format can't represent existing rows."""
+    if target.format not in get_args(SnapshotFormatName):
+        raise usage_error(f"{what}: {why_no_snapshots(target.format)}")
+
+
+def why_no_snapshots(form: str) -> str:
+    """Say why a format has no snapshots."""
+    if form == "raw":
+        return "raw output is what the plugin sends, which has no rows of tables"
+    return f"{form} can't represent existing rows"

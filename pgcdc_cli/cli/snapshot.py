@@ -1,14 +1,14 @@
 """`pgcdc snapshot`: turn options into one run that reads the current rows of tables."""
 
 import json as json_text
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 
 import typer
 
 from pgcdc_cli.cli import stream_options, units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.option_checks import check_connector, check_has_snapshots, check_target
+from pgcdc_cli.cli.option_checks import check_connector, check_target, why_no_snapshots
 from pgcdc_cli.cli.printing import write
 from pgcdc_cli.cli.publication import column_names
 from pgcdc_cli.cli.running import ProgressLine, carry_out, shows_progress
@@ -21,6 +21,7 @@ from pgcdc_cli.cli.target import (
     sink_for,
     subscription,
 )
+from pgcdc_cli.formats.interface import FormatName, SnapshotFormatName
 
 if TYPE_CHECKING:
     from pgcdc_cli.stream.snapshot.snapshot_run import SnapshotRun, SnapshotSettings
@@ -49,6 +50,25 @@ Columns = Annotated[
     str | None,
     typer.Option(
         metavar="LIST", help="Only these columns, separated by commas; keys are kept.", rich_help_panel=ROWS
+    ),
+]
+
+
+def _refused_format(name: str) -> NoReturn:
+    """Say why a format isn't among those that the option lists."""
+    if name in get_args(FormatName):
+        raise usage_error(why_no_snapshots(name))
+    listed = ", ".join(f'"{one}"' for one in get_args(SnapshotFormatName))
+    raise usage_error(f'"{name}" is not one of {listed}')
+
+
+RowFormat = Annotated[
+    SnapshotFormatName | None,
+    typer.Option(
+        "--format",
+        parser=_refused_format,
+        help="Default: pretty on a terminal, else jsonl.",
+        rich_help_panel=stream_options.OUTPUT,
     ),
 ]
 PartSize = Annotated[
@@ -99,7 +119,7 @@ def snapshot(  # noqa: PLR0913 - a command's options
     snapshot_workers: stream_options.SnapshotWorkers = None,
     file: stream_options.File = None,
     directory: stream_options.Directory = None,
-    file_format: stream_options.FileFormat = None,
+    file_format: RowFormat = None,
     layout: stream_options.Layout = "table",
     compression: stream_options.Compression = "none",
     rotate_size: PartSize = "128MB",
@@ -145,7 +165,6 @@ def snapshot(  # noqa: PLR0913 - a command's options
         selection=selection,
     )
     check_target(target)
-    check_has_snapshots(target, "pgcdc snapshot")
     if json and target.stdout:
         raise usage_error("--json: the rows go to standard output; use -f or -D")
     if where is not None and not where.strip():

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from pgcdc_cli.changes.table import TableSchema
 
 Data: TypeAlias = "bytes | memoryview | pa.Buffer | pa.RecordBatch"
-FormatName = Literal["jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"]
+SnapshotFormatName = Literal["jsonl", "arrow", "debezium", "pretty"]
+"""Formats that can mark the rows of a snapshot."""
+
+FormatName = Literal[SnapshotFormatName, "wal2json", "raw"]
 Layout = Literal["table", "stream"]
 Compression = Literal["none", "gzip", "zstd"]
 Numeric = Literal["string", "number"]
@@ -34,15 +37,14 @@ class Capabilities:
 
     `layouts`: "table" for one file per table, which needs a directory; "stream" for all tables in one file.
     `numeric`: numeric can be written as strings or numbers. `transactions`: begins, commits and the ends of
-    prepared transactions can be written. `snapshot`: it can mark the rows of a snapshot. `invalid_text`: the
-    default for what to do with invalid text. `typed`: it also takes columns of their Arrow types.
+    prepared transactions can be written. `invalid_text`: the default for what to do with invalid text.
+    `typed`: it also takes columns of their Arrow types.
     """
 
     layouts: tuple[Layout, ...]
     compressions: tuple[Compression, ...] = ("none",)
     numeric: bool = False
     transactions: bool = False
-    snapshot: bool = True
     invalid_text: InvalidText = "stop"
     typed: bool = False
 

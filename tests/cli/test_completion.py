@@ -94,6 +94,9 @@ def test_a_shell_completes_the_values_of_an_option(shell, tmp_path):
     assert complete(shell, ["pgcdc", "slot", "create", "--plugin", ""], tmp_path) == set()
     assert complete(shell, ["pgcdc", "show", "--op", ""], tmp_path) == set("IUDTMR")
     assert complete(shell, ["pgcdc", "stream", "--endpos", ""], tmp_path) == {"now"}
+    formats = {"jsonl", "arrow", "debezium", "pretty"}
+    assert complete(shell, ["pgcdc", "snapshot", "--format", ""], tmp_path) == formats
+    assert complete(shell, ["pgcdc", "stream", "--format", ""], tmp_path) == formats | {"wal2json", "raw"}
 
 
 def test_bash_completes_what_is_begun(tmp_path):

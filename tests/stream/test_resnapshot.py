@@ -721,7 +721,7 @@ def test_publications_decide_which_rows_and_columns(database18, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-f", "out", "--format", "wal2json"), "--format wal2json can't represent existing rows"),
+        (("-f", "out", "--format", "wal2json"), "--resnapshot: wal2json can't represent existing rows"),
         (("-f", "out", "--format", "raw"), "raw output is what the plugin sends"),
         ((), "a checkpoint has to keep its progress: use -f FILE or -D"),
         (

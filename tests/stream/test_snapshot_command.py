@@ -318,8 +318,12 @@ def test_a_publication_that_is_missing_is_named(shop18):
     ("arguments", "reason"),
     [
         ("", "--publication or --table is missing"),
-        ("--table a.b --format raw", "raw output is what the plugin sends, which has no rows of tables"),
-        ("--table a.b --format wal2json", "--format wal2json can't represent existing rows"),
+        (
+            "--table a.b --format raw",
+            "--format: raw output is what the plugin sends, which has no rows of tables",
+        ),
+        ("--table a.b --format wal2json", "--format: wal2json can't represent existing rows"),
+        ("--table a.b --format csv", '"csv" is not one of "jsonl", "arrow", "debezium", "pretty"\n'),
         ("--table a.b --json", "--json: the rows go to standard output; use -f or -D"),
         ("--table a.b --columns a,,b", '--columns: "a,,b" is not a list of columns, such as id,name'),
         ("--table a.b --where=", "--where: the condition is empty"),

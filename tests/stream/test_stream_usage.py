@@ -15,7 +15,7 @@ OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create
     [
         (
             "--format parquet",
-            '--format: "parquet" is not one of "jsonl", "arrow", "debezium", "wal2json", "pretty", "raw"',
+            '--format: "parquet" is not one of "jsonl", "arrow", "debezium", "pretty", "wal2json", "raw"',
         ),
         ("-E 0x1/0", '-E/--endpos: "0x1/0" is neither now nor an LSN, such as 0/1A2B3C8'),
         ("-E later", '-E/--endpos: "later" is neither now nor an LSN, such as 0/1A2B3C8'),
@@ -78,7 +78,7 @@ OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create
         ),
         (
             "--format wal2json --layout stream --snapshot initial",
-            "--snapshot: --format wal2json can't represent existing rows",
+            "--snapshot: wal2json can't represent existing rows",
         ),
         (
             "--format wal2json --layout stream --two-phase-at prepare",

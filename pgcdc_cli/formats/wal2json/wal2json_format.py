@@ -269,9 +269,7 @@ class Wal2jsonFormat:
 
     name: ClassVar[str] = "wal2json"
     tail: ClassVar[None] = None
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        ("table", "stream"), ("none", "gzip", "zstd"), snapshot=False
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(("table", "stream"), ("none", "gzip", "zstd"))
     decodes: ClassVar[Literal[True]] = True
     restartable: ClassVar[None] = None
 
