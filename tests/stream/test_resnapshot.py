@@ -355,20 +355,26 @@ def test_a_key_that_gets_another_order_is_read_from_its_first_row(server15, tmp_
     database.drop()
 
 
+SWAP = """
+    ALTER TYPE kind RENAME VALUE 'a' TO 'c'; ALTER TYPE kind RENAME VALUE 'b' TO 'a';
+    ALTER TYPE kind RENAME VALUE 'c' TO 'b'
+"""
 RENAMES = {
-    "kind": ("'b'", "ALTER TYPE kind RENAME VALUE 'b' TO 'c'"),
-    "regclass": ("'one.named'", "ALTER TABLE one.named RENAME TO other"),
-    "regtype": ("'one.named'", "ALTER SCHEMA one RENAME TO two"),
+    "renamed": ("kind", "'b'", "ALTER TYPE kind RENAME VALUE 'b' TO 'c'"),
+    "swapped": ("kind", "CASE WHEN g <= 60 THEN 'a'::kind ELSE 'b' END", SWAP),
+    "in an array": ("kind[]", "ARRAY[CASE WHEN g <= 60 THEN 'a'::kind ELSE 'b' END]", SWAP),
+    "regclass": ("regclass", "'one.named'", "ALTER TABLE one.named RENAME TO other"),
+    "regtype": ("regtype", "'one.named'", "ALTER SCHEMA one RENAME TO two"),
 }
 
 
-@pytest.mark.parametrize("key", RENAMES)
+@pytest.mark.parametrize("which", RENAMES)
 @pytest.mark.parametrize("while_it_runs", [False, True])
 def test_a_key_with_a_name_that_is_renamed_is_read_from_its_first_row(
-    database18, tmp_path, key, while_it_runs
+    database18, tmp_path, which, while_it_runs
 ):
-    """The last row read is known by its text, which then means nothing any more."""
-    value, rename = RENAMES[key]
+    """The last row read is known by its text, which then means nothing any more, or something else."""
+    key, value, rename = RENAMES[which]
     database18.execute(
         "CREATE TYPE kind AS ENUM ('a', 'b'); CREATE SCHEMA one; CREATE TABLE one.named ();"
         f"CREATE TABLE items (id {key}, n int, PRIMARY KEY (id, n));"

@@ -81,12 +81,18 @@ FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamesp
 # The server finds operators before this condition, and prints names after it, which it computes once.
 _AS_STREAMED = sql.SQL("(SELECT set_config('search_path', '', true)) = ''")
 
-# Another type or collation has another order, or may have.
+# Another type or collation has another order, or may have. Labels of an enum, also in an array, may have been
+# swapped; `>` doesn't compare a domain of one.
 _ORDER = """
-SELECT concat_ws(' ', string_agg(concat(a.atttypid, '/', a.attcollation), ' ' ORDER BY k.n),
+SELECT concat_ws(' ', string_agg(concat(a.atttypid, '/', a.attcollation, '/' || labels), ' ' ORDER BY k.n),
                  (SELECT indcollation::text FROM pg_index WHERE indrelid = %(table)s AND indisreplident))
 FROM unnest(%(key)s::text[]) WITH ORDINALITY AS k (name, n)
 JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = k.name
+JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN LATERAL (
+    SELECT md5(string_agg(enumlabel, E'\\n' ORDER BY enumsortorder)) FROM pg_enum
+    WHERE enumtypid IN (t.oid, t.typelem)
+) AS e (labels) ON true
 """
 
 _UNKNOWN_NAMES = {"22P02", "42P01", "42704", "3F000"}
