@@ -1,5 +1,6 @@
 """Query the server's catalogs: tables, slots, publications, and what a stream depends on."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from shlex import quote
@@ -43,6 +44,8 @@ from pgcdc_cli.types.database_text import STRICT, DatabaseText
 if TYPE_CHECKING:
     from pgcdc_cli.catalog.doctor import Finding
 
+log = logging.getLogger("pgcdc")
+
 # A 32-bit ID means the number, with epoch, nearest to the snapshot's xmax. None from there on has ended.
 _ENDED = """
 SELECT xid FROM unnest(%(xids)s::bigint[]) AS sent (xid),
@@ -65,6 +68,7 @@ class Catalog:
 
     def __init__(self, conninfo: str, waiting: Waiting = nullcontext) -> None:
         self._session = Session(conninfo, waiting)
+        self._warned: set[str] = set()
 
     def turn_to(self, conninfo: str) -> None:
         """Query this server from now on: the one that streams, since `conninfo` may have named several."""
@@ -90,12 +94,20 @@ class Catalog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def describe(self, relations: Sequence[Relation], text: DatabaseText = STRICT) -> list[TableSchema]:
+    def describe(
+        self, relations: Sequence[Relation], text: DatabaseText = STRICT, *, changes: bool = True
+    ) -> list[TableSchema]:
         """Complete Relation messages with what they lack: base types of domains, keys, nullability.
 
-        `text` says how their names were decoded.
+        `text` says how their names were decoded. If `changes` of the tables come, warn once of those that
+        can't be matched with rows.
         """
-        return describe(self._session, relations, text)
+        return describe(self._session, relations, text, self._warn if changes else lambda _: None)
+
+    def _warn(self, warning: str) -> None:
+        if warning not in self._warned:
+            self._warned.add(warning)
+            log.warning(warning)
 
     def origin_number(self, name: str) -> int | None:
         """Look up `roident` of the replication origin with this name; None if there is none."""

@@ -4,7 +4,7 @@ If the table, a column or a type no longer exists, only the message's content is
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal
@@ -29,9 +29,10 @@ from pgcdc_cli.types.pg_type import PgType, builtin
 # the columns of the primary key (unless deferrable) and of the replica identity, each with whether it may
 # be left out of the publication; all types behind those that are not built in, with an enum's labels and
 # what their send function sends; the primary key and all unique indexes; whether a publication lists the
-# table; and whether one lists some of its columns. Types and expressions are printed under the role's own
-# search path, which is set for the time of the query, after its names were resolved: a volatile function in
-# FROM is always called.
+# table; whether one lists some of its columns; and what the partitions of a root send of old rows, each set
+# of columns with one partition (`pg_partition_tree` would wait for locks). Types and expressions are
+# printed under the role's own search path, which is set for the time of the query, after its names were
+# resolved: a volatile function in FROM is always called.
 _FACTS = """
 SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                     WITH ORDINALITY AS c (t, m, n) ORDER BY n),
@@ -79,7 +80,21 @@ SELECT ARRAY(SELECT format_type(t, m) FROM unnest(sent.types, sent.typmods)
                  FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, n)
                  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum) k
         WHERE i.indrelid = sent.oid AND i.indisunique AND i.indexprs IS NULL),
-       listings.listed, listings.has_list
+       listings.listed, listings.has_list,
+       (WITH RECURSIVE parts AS (
+            SELECT inhrelid AS oid FROM pg_inherits JOIN pg_partitioned_table ON partrelid = inhparent
+            WHERE inhparent = sent.oid
+            UNION
+            SELECT inhrelid FROM parts JOIN pg_inherits ON inhparent = parts.oid)
+        SELECT json_object_agg(name, columns)
+        FROM (SELECT min(concat(n.nspname, '.', c.relname)) AS name, columns
+              FROM parts JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
+              JOIN pg_index i ON i.indrelid = c.oid
+                   AND (c.relreplident = 'd' AND i.indisprimary OR c.relreplident = 'i' AND i.indisreplident),
+              LATERAL (SELECT array_agg(a.attname ORDER BY a.attname) AS columns FROM pg_attribute a
+                       WHERE a.attrelid = c.oid
+                             AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) k
+              WHERE c.relkind = 'r' GROUP BY columns) sets)
 FROM json_to_recordset(%(relations)s::json)
      AS sent (number int, oid oid, types oid[], typmods int[], unknown oid[]),
      LATERAL (SELECT count(*) > 0 AS listed, count(prattrs) > 0 AS has_list FROM pg_publication_rel
@@ -115,10 +130,16 @@ class _TypeFacts:
 _Types = dict[int, _TypeFacts]
 
 
-def describe(session: Session, relations: Sequence[Relation], text: DatabaseText) -> list[TableSchema]:
+def describe(
+    session: Session,
+    relations: Sequence[Relation],
+    text: DatabaseText,
+    warn: Callable[[str], None] = lambda _: None,
+) -> list[TableSchema]:
     """Complete Relation messages. Raises PgcdcError, which names one of them, if the query fails.
 
-    It never waits for a table's lock: its holder may be waiting for the stream, as a synchronous standby.
+    `warn` is told of keys that partitions' old rows lack. It never waits for a table's lock: its holder may
+    be waiting for the stream, as a synchronous standby.
     """
     if not relations:
         return []
@@ -131,7 +152,10 @@ def describe(session: Session, relations: Sequence[Relation], text: DatabaseText
     except PgcdcError:
         if not others:
             raise
-        return [table for relation in relations for table in describe(session, [relation], text)]
+        return [table for relation in relations for table in describe(session, [relation], text, warn)]
+    for relation, (*_, keys, _, _, _, _, parts) in zip(relations, rows, strict=True):
+        for warning in _lacking(relation, keys or [], parts or {}):
+            warn(warning)
     return _with_expressions(session, list(map(_complete, relations, rows)), doing, text)
 
 
@@ -180,7 +204,7 @@ def _sent(number: int, relation: Relation) -> dict[str, Any]:
 
 
 def _complete(relation: Relation, row: tuple[Any, ...]) -> TableSchema:
-    declared, now, keys, behind, unique, listed, has_list = row
+    declared, now, keys, behind, unique, listed, has_list, _ = row
     types = {oid: _TypeFacts(*facts) for oid, *facts in behind or ()}
     present = {(name, type_oid): facts for name, type_oid, *facts in now or ()}
     described = tuple(
@@ -190,6 +214,18 @@ def _complete(relation: Relation, row: tuple[Any, ...]) -> TableSchema:
     facts = _facts(relation, present, types, unique or [], keys or [])
     facts = replace(facts, listed=listed, left_out=_left_out(relation, present) if has_list else ())
     return _table(relation, _placed(described, facts), keys or [], facts)
+
+
+def _lacking(relation: Relation, keys: list[list[Any]], parts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Say which partitions' old rows come without a column of the key."""
+    for part, columns in parts.items():
+        missing = [name for name in _key(relation, keys) or () if name not in columns]
+        if missing:
+            yield (
+                f'old rows of partition "{part}" come without column "{missing[0]}" of the key of'
+                f' "{relation.namespace}.{relation.name}": a delete, or a change of the key, can\'t be'
+                " matched with its row; pgcdc doctor says what to do"
+            )
 
 
 def _left_out(relation: Relation, present: dict[tuple[str, int], list[Any]]) -> tuple[int, ...]:

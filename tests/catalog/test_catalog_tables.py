@@ -195,6 +195,25 @@ def test_a_root_s_primary_key_that_its_partitions_lack_is_none(database, catalog
     assert (root.name, catalog.describe([root])[0].key) == ("t", None)
 
 
+@pytest.mark.parametrize("root", ["DEFAULT", "FULL", "USING INDEX t_b_a_idx"])
+@pytest.mark.parametrize("part", ["DEFAULT", "FULL", "USING INDEX t1_b_a_idx", "USING INDEX t1_b_idx"])
+def test_a_key_that_a_partition_s_old_rows_lack_is_a_warning(database, catalog, caplog, root, part):
+    """Its deletes come without it, and updates that change it look like inserts. It comes once."""
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL) PARTITION BY RANGE (a)")
+    database.execute("CREATE UNIQUE INDEX ON t (b, a); CREATE TABLE t1 PARTITION OF t DEFAULT")
+    database.execute("CREATE UNIQUE INDEX t1_b_idx ON t1 (b) INCLUDE (a)")
+    database.execute(f"ALTER TABLE t REPLICA IDENTITY {root}; ALTER TABLE t1 REPLICA IDENTITY {part}")
+    publication = "FOR TABLE t WITH (publish_via_partition_root = true)"
+    [relation, *_] = relations(database, "INSERT INTO t VALUES (1, 1)", publication=publication)
+    for _ in range(2):
+        [table] = catalog.describe([relation])
+    sent = {"DEFAULT": "a", "FULL": "ab", "USING INDEX t1_b_a_idx": "ab", "USING INDEX t1_b_idx": "b"}
+    lacking = [name for name in table.key if name not in sent[part]]
+    start = 'old rows of partition "public.t1" come without column "{}" of the key of "public.t": '
+    assert [message.split(": ")[0] + ": " for message in caplog.messages] == list(map(start.format, lacking))
+    assert catalog.describe([relation], changes=False) == [table]
+
+
 def test_a_key_that_grew_since_the_message_is_what_the_message_says(database, catalog):
     database.execute("CREATE TABLE t (a int PRIMARY KEY, b int)")
     [relation] = relations(database, "INSERT INTO t VALUES (1, 1)")

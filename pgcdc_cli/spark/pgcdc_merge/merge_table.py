@@ -315,7 +315,8 @@ def _check(folded: DataFrame, version: TableVersion, facts: Row, extras: Extras,
             f'could not merge "{version.display}": a value of its key ({version.key_names}) is NULL,'
             " or not in its type",
             "for infinity, and years before 1 or beyond 9999, merge with --infinity string into a new"
-            f" warehouse; for NaN, change the key's type to numeric, and {ANEW}",
+            " warehouse; for NaN, change the key's type to numeric, and for NULL the replica identity of the"
+            f" partition that pgcdc doctor names, and {ANEW}",
         )
     if facts["lost"] and not extras.missing_is_null:
         _check_values(folded.where(~needs_lineage(version)), version, has_target=has_target)

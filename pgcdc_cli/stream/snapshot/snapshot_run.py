@@ -133,7 +133,9 @@ class SnapshotRun:
         with self._signals.interruptible():
             catalog.check_publications(wanted.publications, for_slot=False)
             text = DatabaseText.of(session.database_encoding, None, settings.invalid_text)
-            describe = partial(catalog.describe, text=text) if settings.use_catalog else describe_alone
+            describe = describe_alone
+            if settings.use_catalog:
+                describe = partial(catalog.describe, text=text, changes=False)
             (source, position, in_recovery), tables = self._find_tables(session, describe)
         self._check_any(tables)
         begun = self._sink.checkpoint
