@@ -355,6 +355,24 @@ def test_a_key_that_gets_another_order_is_read_from_its_first_row(server15, tmp_
     database.drop()
 
 
+@pytest.mark.parametrize("collation", ["C", "en-x-icu", "blind"])
+def test_keys_that_differ_only_in_blanks_at_their_end_are_read_once_each(server15, tmp_path, collation):
+    """They are different rows as `varchar`, also where a chunk ends between them."""
+    database = Database(server15)
+    database.execute(
+        "CREATE COLLATION blind (PROVIDER = icu, LOCALE = 'und-u-ks-level2', DETERMINISTIC = false)"
+    )
+    database.execute(f'CREATE TABLE items (id varchar COLLATE "{collation}", n char(3), PRIMARY KEY (id, n))')
+    database.execute("INSERT INTO items SELECT repeat(' ', g % 60), g / 60 FROM generate_series(0, 179) g")
+    database.execute("CREATE PUBLICATION pub FOR TABLE items")
+    out = tmp_path / "out"
+    arguments = (database.uri, database.create_slot(), "-D", out, *AGAIN, *NOW)
+    subprocess.run(small_chunks(*arguments), check=True)
+    read = sorted((str(new["id"]), str(new["n"])) for _, _, _, new, _ in lines(out))
+    assert read == sorted(database.execute("SELECT * FROM items").fetchall())
+    database.drop()
+
+
 SWAP = """
     ALTER TYPE kind RENAME VALUE 'a' TO 'c'; ALTER TYPE kind RENAME VALUE 'b' TO 'a';
     ALTER TYPE kind RENAME VALUE 'c' TO 'b'
