@@ -18,6 +18,7 @@ from sink_tools import (
     MemoryOrRealReader,
     check_complete,
     go_on,
+    killed,
     make_directory,
     started,
     transactions,
@@ -41,7 +42,7 @@ def crashed(tmp_path_factory) -> Path:
         sink.tick()
     sink.write(feed.whole(*TXS[2:4]))
     sink.flush()
-    sink._release()
+    killed(sink)
     return path
 
 

@@ -465,5 +465,5 @@ def test_warnings_are_logged_once(database, caplog):
     )
     with caplog.at_level(logging.WARNING, "pgcdc"), ReplicationConnection(database.uri) as connection:
         for _ in range(3):
-            connection._connection.execute("SELECT public.loud(1)")
+            connection.own_session.execute("SELECT public.loud(1)")
     assert [r.getMessage() for r in caplog.records] == ["server: careful"]

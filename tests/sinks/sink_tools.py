@@ -28,6 +28,11 @@ LACKING = 1
 """The `seq` of the rows that have unchanged TOAST."""
 
 
+def killed(sink: CheckpointedSink) -> None:
+    """Let go of files and lock, and write nothing more, as the end of a killed process does."""
+    sink._release()
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0

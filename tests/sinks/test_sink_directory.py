@@ -21,6 +21,7 @@ from sink_tools import (
     error_of,
     expected,
     go_on,
+    killed,
     make_directory,
     make_table,
     open_sink,
@@ -409,7 +410,7 @@ def test_a_recovered_file_goes_on_only_under_its_head(tmp_path, changed):
     sink, feed = started(tmp_path / "d", Framed()), Feed(Framed())
     sink.write(feed.whole(TXS[0]))
     sink.flush()
-    sink._release()
+    killed(sink)
     sink = open_sink(tmp_path / "d", Framed())
     if changed:
         feed.heads = {"a": b"HEAD2"}
@@ -590,7 +591,7 @@ def crashed(path) -> Path:
     sink.tick()
     sink.write(feed.whole(TXS[1]))
     sink.flush()
-    sink._release()
+    killed(sink)
     (partial,) = path.glob("public.a/*.partial")
     return partial
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from file_sink_tools import TXS, feed, lines, make_sink, started
-from sink_tools import SOURCE, START, Framed, error_of, expected, go_on
+from sink_tools import SOURCE, START, Framed, error_of, expected, go_on, killed
 
 from pgcdc_cli.changes.edge import Edge, Prepared, TableRead
 from pgcdc_cli.directory import disk
@@ -133,7 +133,7 @@ def test_a_file_that_was_moved_while_no_run_could_be_told_is_found(tmp_path, cre
     sink.write(feed().whole(*TXS[:2]))
     sink.flush()
     sink.write(feed().whole(TXS[2]))
-    sink._release()
+    killed(sink)
     assert lines(path) == expected(TXS[:3])
     path.rename(moved)
     if created:
@@ -304,7 +304,7 @@ def test_what_a_moved_file_has_beyond_its_checkpoint_is_named(tmp_path):
     sink.write(feed().whole(TXS[0]))
     sink.flush()
     sink.write(feed().whole(TXS[1]))
-    sink._release()
+    killed(sink)
     path.rename(tmp_path / "out.1")
     again = make_sink(path)
     again.open()
@@ -323,7 +323,7 @@ def test_only_a_newer_checkpoint_helps_where_an_older_one_has_prepared_transacti
     sink.write(replace(feed().whole(TXS[0]), edge=edge))
     sink.flush()
     sink.write(feed().whole(TXS[1]))
-    sink._release()
+    killed(sink)
     again = make_sink(path)
     again.open()
     assert again.gap_remedy.endswith(": restore the checkpoint from a newer copy")
@@ -460,7 +460,7 @@ def test_a_file_that_a_killed_run_left_is_missed_though_none_of_its_rows_were_du
     path = tmp_path / "out"
     sink = started(path)
     sink.write(feed().whole(TXS[0]))
-    sink._release()
+    killed(sink)
     archived(path)
     assert lines(tmp_path / "archive/out") == expected(TXS[:1])
     assert error_of(lambda: make_sink(path).open()).kind is ErrorKind.CHECKPOINT
@@ -562,7 +562,7 @@ def test_rows_appended_by_an_unfinished_run_are_cut(tmp_path):
     sink.write(feed().whole(*TXS[:2]))
     sink.flush()
     sink.write(feed().whole(TXS[2]))
-    sink._release()
+    killed(sink)
     sink = make_sink(path)
     sink.open()
     assert sink.checkpoint.end_lsn == TXS[1].end_lsn

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from file_sink_tools import TXS, feed, lines, make_sink
 from sink_disks import Crash, FailingDisk, PowerDisk
-from sink_tools import SOURCE, START, Clock, ScriptedRun, expected, go_on
+from sink_tools import SOURCE, START, Clock, ScriptedRun, expected, go_on, killed
 
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.errors import PgcdcError
@@ -83,7 +83,7 @@ def moved_with_more_than_was_durable(path: str, disk: Disk) -> None:
     script.sink.write(feed().whole(*TXS[:2]))
     script.sink.flush()
     script.sink.write(feed().whole(TXS[2]))
-    script.sink._release()
+    killed(script.sink)
     script.move()
 
 

@@ -13,6 +13,7 @@ from sink_tools import (
     Lines,
     MemoryOrRealReader,
     check_complete,
+    killed,
     make_directory,
     transactions,
 )
@@ -216,7 +217,7 @@ def test_spools_that_the_checkpoint_does_not_name_are_removed_once_the_source_is
     sink.write(EncodedSlice((), Edge(START, prepared=(prepared,))))
     sink.flush()
     spooled(sink, 8, "not in the checkpoint")
-    sink._release()
+    killed(sink)
     again = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
     again.open()
     assert len(list((tmp_path / "d" / "_spool").iterdir())) == 2
