@@ -21,8 +21,10 @@ PART = 1024
 """Pages of a part: so few that most of its rows fit into what a thread reads ahead."""
 
 # Column lists and row filters of publications are new in PostgreSQL 15, scans of a range of pages in 14.
+# PostgreSQL 15 also lists generated columns, which are published since 18.
 _PUBLISHED = """
     SELECT c.oid, n.nspname, json_agg(to_jsonb(t) -> 'attnames') -> 0 AS names,
+           current_setting('server_version_num')::int >= 180000 AS with_generated,
            CASE WHEN bool_and(to_jsonb(t) ->> 'rowfilter' IS NOT NULL)
                 THEN string_agg(to_jsonb(t) ->> 'rowfilter', ' OR ') END AS filters
     FROM pg_publication_tables t
@@ -35,7 +37,7 @@ _ALL = """
     SELECT c.oid, n.nspname, CASE WHEN %(generated)s THEN
                (SELECT json_agg(a.attname) FROM pg_attribute a
                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) END AS names,
-           NULL AS filters
+           true AS with_generated, NULL AS filters
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.oid >= 16384
           AND (c.relpersistence = 'p' OR c.relpersistence = 'u' AND NOT pg_is_in_recovery()) AND {}"""
@@ -57,6 +59,7 @@ SELECT c.oid::bigint, r.nspname, c.relname, c.relreplident,
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
               AND CASE json_typeof(r.names)
                   WHEN 'array' THEN a.attname IN (SELECT json_array_elements_text(r.names))
+                                    AND (r.with_generated OR a.attgenerated = '')
                   ELSE a.attgenerated = '' END),
        r.filters, c.relkind <> 'p', coalesce(has_schema_privilege(c.relnamespace, 'USAGE'), true),
        ARRAY(SELECT a.attname::text FROM pg_attribute a
