@@ -287,6 +287,16 @@ def test_a_run_that_is_ended_leaves_no_rows_and_the_next_begins_anew(shop18, pro
             "check --where, which must fit every table that is read, ",
         ),
         (
+            "--table public.t --where lastval()=1",
+            'read the rows of table "public.t": lastval is not yet defined in this session',
+            "check --where, which must fit every table that is read, ",
+        ),
+        (
+            "--table public.t --where b::regrole>0",
+            'read the rows of table "public.t": role "x1" does not exist',
+            "check --where, which must fit every table that is read, ",
+        ),
+        (
             "--table public.t --where 1/(a-1)=1",
             'read the rows of table "public.t": division by zero',
             "check --where, which must fit every table that is read, ",

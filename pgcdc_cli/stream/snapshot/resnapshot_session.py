@@ -14,7 +14,7 @@ from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
 from pgcdc_cli.replication.failures import server_failure
-from pgcdc_cli.stream.snapshot.snapshot_session import Columns, SnapshotSession
+from pgcdc_cli.stream.snapshot.snapshot_session import READING, Columns, SnapshotSession
 from pgcdc_cli.stream.snapshot.snapshot_tables import (
     ChangedTableError,
     SnapshotTable,
@@ -212,7 +212,7 @@ class ResnapshotSession:
             types = [column.type for column in table.schema.columns]
             yield from self.snapshot.copy(query, types, self._text, self._stopped)
         except psycopg.Error as error:
-            failure = server_failure(table.reading, error)
+            failure = server_failure(table.reading, error, READING)
             if error.sqlstate == _UNDEFINED_FUNCTION:
                 failure.hint = _NO_ORDER
             raise failure from error

@@ -24,7 +24,7 @@ from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.copy_out import TICK
 from pgcdc_cli.replication.failures import server_failure
-from pgcdc_cli.stream.snapshot.snapshot_session import Columns, SnapshotSession
+from pgcdc_cli.stream.snapshot.snapshot_session import READING, Columns, SnapshotSession
 from pgcdc_cli.stream.snapshot.snapshot_tables import SnapshotTable, TablePart
 from pgcdc_cli.types.database_text import STRICT, DatabaseText
 
@@ -280,7 +280,7 @@ class _Readers:
             while (chunk := reading.chunks.get()) is not None:
                 if isinstance(chunk, psycopg.Error):
                     table = reading.part.table
-                    raise table.unfit(server_failure(table.reading, chunk)) from chunk
+                    raise table.unfit(server_failure(table.reading, chunk, READING)) from chunk
                 if isinstance(chunk, BaseException):
                     raise chunk
                 yield chunk

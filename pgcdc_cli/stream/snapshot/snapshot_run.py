@@ -43,7 +43,7 @@ _OTHER_OPTIONS = (
     " and a snapshot that ended early continues with its own options"
 )
 _NONE_PUBLISHED = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
-_NO_TABLE = f"{PATTERN_HINT}; views, foreign and temporary tables are not read"
+_NO_TABLE = f"{PATTERN_HINT}; views, tables without columns, and foreign and temporary ones are not read"
 
 
 # The snapshot is taken before the position is read, so everything that it sees committed before that.

@@ -11,7 +11,7 @@ from psycopg import errors, sql
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.replication.copy_out import is_encrypted
 from pgcdc_cli.replication.copy_text import copy_text
-from pgcdc_cli.replication.failures import server_failure
+from pgcdc_cli.replication.failures import NOT_IN_PREREQUISITE_STATE, UNDEFINED_OBJECT, server_failure
 from pgcdc_cli.replication.session import (
     ask,
     connect,
@@ -49,6 +49,9 @@ _SETTINGS = sql.SQL(
 
 GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName)
 """What the server says of names that others dropped or changed."""
+
+READING = dict.fromkeys((UNDEFINED_OBJECT, NOT_IN_PREREQUISITE_STATE), ErrorKind.USAGE)
+"""Errors of a query that reads rows: neither means a slot."""
 
 _LOCK = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
 
@@ -198,7 +201,7 @@ class SnapshotSession:
             with suppress(psycopg.Error):
                 # There is no savepoint after a syntax error.
                 self._connection.execute("ROLLBACK TO SAVEPOINT checked; RELEASE SAVEPOINT checked")
-            raise server_failure(doing, error) from error
+            raise server_failure(doing, error, READING) from error
 
     def copy(
         self,

@@ -190,9 +190,8 @@ class SnapshotTable:
 
     def unfit(self, error: PgcdcError) -> PgcdcError:
         """Let the hint name --where if the server refuses the query with it."""
-        of_where = isinstance(error.__cause__, errors.UndefinedObject) or error.kind is ErrorKind.USAGE
-        if self.where is not None and of_where:
-            error.kind, error.hint = ErrorKind.USAGE, _WHERE_HINT
+        if self.where is not None and error.kind is ErrorKind.USAGE:
+            error.hint = _WHERE_HINT
         return error
 
     def has(self, column: TableColumn, found: ResultColumn) -> bool:
