@@ -46,10 +46,11 @@ def test_a_publication_reads_back_as_it_was_made(catalog, publication):
     assert catalog.publication(publication.name) is None
 
 
-def test_publications_are_listed_by_name(catalog):
+def test_publications_are_listed_by_name_and_found_by_it(catalog):
     for name in ("b", "a", "c"):
         catalog.create_publication(Publication(name))
     assert [publication.name for publication in catalog.publications()] == ["a", "b", "c"]
+    assert [catalog.publication(name).name for name in ("c", "a")] == ["c", "a"]
 
 
 def test_a_publication_that_is_there_is_not_made_again(catalog):

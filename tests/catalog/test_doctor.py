@@ -289,6 +289,20 @@ def test_no_replica_identity_where_a_column_list_refuses_full(database, publicat
     assert sorted(database.execute(published, [publication]).fetchone()[0]) == ["id", "pgcdc_key"]
 
 
+@pytest.mark.parametrize(
+    ("check", "columns", "row_filter"),
+    [("column-list", "a", "id > 1"), ("row-filter", "id", "a > 1")],
+)
+def test_what_a_publication_leaves_out_stays_out(database, check, columns, row_filter):
+    """Columns and rows may be left out because nobody is to see them."""
+    objects = f"FOR TABLE t ({columns}) WHERE ({row_filter})"
+    publish(database, f"CREATE TABLE t ({KEY}, a int, secret text)", objects=objects)
+    mend(database, check, "p")
+    [(shown, left)] = database.execute("SELECT attnames, rowfilter FROM pg_publication_tables").fetchall()
+    assert "secret" not in shown
+    assert (left is not None) == (check == "column-list")
+
+
 GENERATED = "GENERATED ALWAYS AS (a + 1)"
 ALL, STORED = "FOR ALL TABLES", "FOR TABLE t WITH (publish_generated_columns = stored)"
 
@@ -318,6 +332,12 @@ def test_generated_columns_that_the_server_accepts(database):
         assert problems(database, "p") == []
         database.execute("ALTER PUBLICATION p SET (publish_generated_columns = stored)")
     database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    database.execute("UPDATE t SET a = 1")
+    assert problems(database, "p") == []
+
+
+def test_a_row_filter_that_uses_only_the_identity(database):
+    publish(database, f"CREATE TABLE t ({KEY}, a int)", objects="FOR TABLE t WHERE (id > 1)")
     database.execute("UPDATE t SET a = 1")
     assert problems(database, "p") == []
 
@@ -381,9 +401,11 @@ def test_keys_that_may_be_null(database18):
     mend(database18, "unvalidated-key")
 
 
-def test_partitions_under_their_own_names(database):
+@pytest.mark.parametrize("objects", ["FOR TABLE t", "FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
+def test_partitions_under_their_own_names(database, objects):
     root = f"CREATE TABLE t ({KEY}) PARTITION BY RANGE (id)"
-    publish(database, root, "CREATE TABLE t_1 PARTITION OF t DEFAULT", objects="FOR TABLE t")
+    divided = "CREATE TABLE t_1 PARTITION OF t DEFAULT PARTITION BY RANGE (id)"
+    publish(database, root, divided, "CREATE TABLE t_2 PARTITION OF t_1 DEFAULT", objects=objects)
     assert mend(database, "partition-root", "p").subject == "public.t"
     assert problems(database, "p") == []
 
@@ -409,6 +431,18 @@ def test_a_partition_s_identity_that_lacks_the_key_of_its_root(database):
     assert mend(database, "partition-identity", "p").subject == "public.t_1"
 
 
+def test_a_partition_s_identity_stays_what_a_column_list_allows(database):
+    """With FULL, the server would refuse all updates and deletes of the partition."""
+    root = f"CREATE TABLE t ({KEY}, code text NOT NULL) PARTITION BY RANGE (id)"
+    leaves = "CREATE TABLE t_1 PARTITION OF t (UNIQUE (code)) DEFAULT"
+    identity = "ALTER TABLE t_1 REPLICA IDENTITY USING INDEX t_1_code_key"
+    objects = "FOR TABLE t (id, code) WITH (publish_via_partition_root)"
+    publish(database, root, leaves, identity, objects=objects)
+    mend(database, "partition-identity", "p")
+    database.execute("INSERT INTO t VALUES (1, 'x')")
+    database.execute("UPDATE t SET code = 'y'")
+
+
 @pytest.mark.parametrize("objects", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
 def test_unlogged_tables(database, objects):
     publish(database, f"CREATE UNLOGGED TABLE t ({KEY})", f"CREATE TABLE u ({KEY})", objects=objects)
@@ -417,7 +451,12 @@ def test_unlogged_tables(database, objects):
 
 @pytest.mark.parametrize(
     "objects",
-    ["FOR TABLE t", "FOR TABLE t WITH (publish_via_partition_root)", "FOR TABLES IN SCHEMA public"],
+    [
+        "FOR TABLE t",
+        "FOR TABLE t WITH (publish_via_partition_root)",
+        "FOR TABLES IN SCHEMA public",
+        "FOR ALL TABLES",
+    ],
 )
 def test_partitions_on_other_servers(database, objects):
     publish(
@@ -439,6 +478,8 @@ def test_tables_that_the_role_may_not_read(database, role):
     database.execute(f"REVOKE SELECT ON s.t FROM {role}")
     database.execute(f"GRANT SELECT (id) ON s.t TO {role}")
     assert problems(database, "p", user=role) == []
+    database.execute(f"REVOKE USAGE ON SCHEMA s FROM {role}")
+    assert problems(database, "p", user=role) == [("select-right", "warning", "s.t")]
 
 
 def test_a_missing_slot(database):
@@ -559,6 +600,10 @@ def test_a_standby(own_database):
         assert ("hot-standby-feedback", "warning", None) in found
         assert ("primary-slot-name", "warning", None) in found
         mend(database, "hot-standby-feedback")
+        with psycopg.connect(database.uri, autocommit=True) as connection:
+            connection.execute(f"ALTER SYSTEM SET primary_slot_name = '{copy}'")
+            connection.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: "primary-slot-name" not in str(problems(database)))
     finally:
         remove(follower)
 
