@@ -65,8 +65,7 @@ SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident =
        EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated = 'v'),
        EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication o ON o.oid = r.prpubid
                WHERE r.prattrs IS NOT NULL AND (o.pubupdate OR o.pubdelete)
-                     AND (r.prrelid = c.oid
-                          OR o.pubviaroot AND r.prrelid IN (SELECT pg_partition_ancestors(c.oid)))),
+                     AND (r.prrelid = c.oid OR r.prrelid IN (SELECT pg_partition_ancestors(c.oid)))),
        ARRAY(SELECT a.attname::text
              FROM pg_index i CROSS JOIN unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k (attnum)
              JOIN pg_attribute a ON a.attrelid = p.root AND a.attnum = k.attnum
