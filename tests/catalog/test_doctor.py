@@ -180,6 +180,11 @@ def test_slots_that_are_invalidated_when_idle(own_database):
     assert problems(database, slot=slot) == [("publication-missing", "warning", None)]
     alter_system(database, "idle_replication_slot_timeout", "1h")
     mend(database, "idle-slot-timeout")
+    alter_system(database, "idle_replication_slot_timeout", "1s")
+    wait_until(lambda: ("slot-idle", "error", slot) in problems(database))
+    database.execute("CHECKPOINT")
+    assert ("slot-lost", "error", slot) in problems(database)
+    assert "slot-idle" not in str(problems(database))
 
 
 def test_a_missing_publication(database):
