@@ -179,6 +179,7 @@ def test_slots_that_are_invalidated_when_idle(own_database):
     mend(database, "slot-idle")
     assert problems(database, slot=slot) == [("publication-missing", "warning", None)]
     alter_system(database, "idle_replication_slot_timeout", "1h")
+    assert "slot-idle" not in str(problems(database))
     mend(database, "idle-slot-timeout")
     alter_system(database, "idle_replication_slot_timeout", "1s")
     wait_until(lambda: ("slot-idle", "error", slot) in problems(database))
