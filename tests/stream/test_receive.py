@@ -82,7 +82,7 @@ def receiver(
     raw: bool = False,
     batch: int = SMALLEST_BATCH,
 ) -> BatchReceiver:
-    encoder = RawEncoder(None, None) if raw else ChangeEncoder(SimpleNamespace(batch=batch), None, None, None)
+    encoder = RawEncoder(None, None) if raw else ChangeEncoder(SimpleNamespace(batch=batch), None, None)
     run_end = RunEnd(RunLimits(end_lsn=None if end is None else Lsn(end)))
     return BatchReceiver(wire, encoder, run_end, must_end, pace)
 
