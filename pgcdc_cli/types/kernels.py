@@ -327,7 +327,7 @@ def without_last(column: pa.BinaryArray, count: int) -> pa.BinaryArray:
     return cast("pa.BinaryArray", pc.call_function("binary_slice", [column], pc.SliceOptions(0, -count)))
 
 
-_MANY, _SHORT = 80, 32
+_MANY, _SHORT = 80, 20
 """From so many fragments on, of so many bytes on average at most, `take` copies them faster than a join."""
 
 
