@@ -153,7 +153,7 @@ def describe(
         if not others:
             raise
         return [table for relation in relations for table in describe(session, [relation], text, warn)]
-    for relation, (*_, keys, _, _, _, _, parts) in zip(relations, rows, strict=True):
+    for relation, (_, _, keys, *_, parts) in zip(relations, rows, strict=True):
         for warning in _lacking(relation, keys or [], parts or {}):
             warn(warning)
     return _with_expressions(session, list(map(_complete, relations, rows)), doing, text)

@@ -26,12 +26,11 @@ from pgcdc_cli.spark.packages import (
     artifact,
     check_version,
     package_arguments,
-    package_for,
     spark_settings,
     spark_version,
     values_of,
 )
-from pgcdc_cli.spark.pgcdc_merge.options import SPARK, MergeOptions
+from pgcdc_cli.spark.pgcdc_merge.options import SPARK, MergeOptions, package_for
 from pgcdc_cli.spark.warehouse import (
     keep_log,
     missing_manifest,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, SPARK
+from pgcdc_cli.spark.pgcdc_merge.options import PACKAGES, SPARK, minor_version
 
 DELTA, ICEBERG = PACKAGES["delta"][SPARK], PACKAGES["iceberg"][SPARK]
 """The packages for the Spark that pgcdc installs."""
@@ -68,20 +68,10 @@ def spark_version(home: Path) -> str | None:
     return None if core is None else core.stem.partition("-core_")[2].partition("-")[2]
 
 
-def package_for(table_format: str, version: str | None) -> str:
-    """Return the package of a table format for this version of Spark, or for the one that pgcdc installs."""
-    packages = PACKAGES[table_format]
-    return packages.get(_minor(version), packages[SPARK])
-
-
-def _minor(version: str | None) -> str:
-    return "" if version is None else version.rpartition(".")[0]
-
-
 def check_version(home: Path, version: str | None, table_format: str) -> None:
     """Raise PgcdcError (USAGE) for a version of Spark for which no package of the format is known."""
     packages = PACKAGES[table_format]
-    if version is None or _minor(version) in packages:
+    if version is None or minor_version(version) in packages:
         return
     known = " or ".join(packages)
     raise PgcdcError(

@@ -190,10 +190,9 @@ def slot_failover(setup: Setup) -> Iterator[Finding]:
         )
         # The slot would wait for the others: for a standby that is gone, or a slot that has another purpose.
         connected = [one.name for one in setup.slots if one.plugin is None and one.active_pid is not None]
-        change = setup.change("synchronized_standby_slots", ", ".join(connected))
-        if not connected:
-            later = "name the slots of the standbys there, once they are connected"
-            change = SettingChange((), later)
+        change = SettingChange((), "name the slots of the standbys there, once they are connected")
+        if connected:
+            change = setup.change("synchronized_standby_slots", ", ".join(connected))
         yield Finding("slot-failover", "warning", message, slot.name, *change)
     elif away := _not_in_use(waited_for, setup.slots):
         message = (

@@ -19,7 +19,7 @@ from .java_classes import java_class
 from .job import LAKES, Kept, merge
 from .lake import SETTINGS, STATIC
 from .merge_errors import MergeError
-from .options import FORMAT_VERSION, MERGE, PACKAGES, PROGRESS, SPARK, MergeOptions, merge_options, parser
+from .options import FORMAT_VERSION, MERGE, PROGRESS, MergeOptions, merge_options, package_for, parser
 from .summary import TableListener
 
 FAILED = 14
@@ -74,11 +74,9 @@ def _spark(table_format: str) -> SparkSession:
         builder = builder.config(name, _joined(value) if name == _EXTENSIONS else value)
     spark = builder.getOrCreate()
     if not _has_class(spark, lake.class_file):
-        packages = PACKAGES[table_format]
-        package = packages.get(spark.version.rpartition(".")[0], packages[SPARK])
         raise MergeError(
             f"could not start the merge: this Spark has no {lake.title}",
-            f"spark-submit --packages {package} merge.py ...",
+            f"spark-submit --packages {package_for(table_format, spark.version)} merge.py ...",
         )
     return spark
 

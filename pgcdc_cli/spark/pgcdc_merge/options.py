@@ -42,6 +42,17 @@ WIDEST_DECIMAL = 38
 _DECIMAL = re.compile("([0-9]{1,2}),([0-9]{1,2})")
 
 
+def minor_version(version: str | None) -> str:
+    """Return Spark's version as `PACKAGES` has it: 4.1 for 4.1.4, "" if it isn't known."""
+    return "" if version is None else version.rpartition(".")[0]
+
+
+def package_for(table_format: str, version: str | None) -> str:
+    """Return the package of a table format for this version of Spark, or for the one that pgcdc installs."""
+    packages = PACKAGES[table_format]
+    return packages.get(minor_version(version), packages[SPARK])
+
+
 def parse_lsn(text: str) -> int:
     """Parse an LSN in PostgreSQL's text, `XXXXXXXX/XXXXXXXX`. Raises ValueError."""
     high, slash, low = text.partition("/")

@@ -112,7 +112,10 @@ def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _has_no_escapes(column: pa.BinaryArray) -> bool:
-    """Whether arrays have one dimension, and need no escapes, neither as literals nor in JSON."""
+    """Whether arrays have one dimension, and need no escapes, neither as literals nor in JSON.
+
+    Raises PgcdcError (PROTOCOL) for invalid UTF-8.
+    """
     data = kernels.all_bytes(column)
     if not len(data) or data.min() < ord(" ") or data.max() >= FOUR_BYTES or (data == ord("\\")).any():
         return False
