@@ -160,6 +160,12 @@ def at_each_byte(data: bytes | NDArray[np.uint8], code: str) -> NDArray[Any]:
     return np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, strides=(1,))
 
 
+def items_at(data: NDArray[np.uint8], starts: Int64s, size: int) -> NDArray[np.uint8]:
+    """Copy `size` bytes from each of n places: an n by `size` matrix."""
+    windows = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
+    return windows[starts].view(np.uint8).reshape(-1, size)
+
+
 def buffer(array: NDArray[np.generic]) -> pa.Buffer:
     return pa.py_buffer(np.ascontiguousarray(array).data)
 

@@ -174,6 +174,27 @@ def test_timestamps_are_counted_or_written_by_their_precision(moments, typmod):
         assert token == f'"{moment.replace(tzinfo=None, microsecond=0).isoformat()}{fraction}Z"'
 
 
+ZONED = st.builds(
+    "{}{}+00{}".format,
+    st.sampled_from(
+        ["2026-01-02 03:04:05", "0000-01-02 03:04:05", "20260-01-02 03:04:05", "2026-01-02 24:00:00"]
+    ),
+    st.sampled_from(["", ".6", ".06", ".678901", ".6789012"]),
+    st.sampled_from(["", " BC", ":30", ":00"]),
+)
+
+
+@MANY
+@given(
+    texts=st.lists(st.none() | ZONED | st.sampled_from(["infinity", "-infinity"]), max_size=5),
+    digits=st.sampled_from([-1, 6]),
+)
+def test_moments_with_a_time_zone_are_the_same_at_once_and_one_by_one(texts, digits):
+    each = field("timestamptz", digits).to_json.each
+    alone = [None if text is None else each(text).decode() for text in texts]
+    assert tokens("timestamptz", texts, digits) == alone
+
+
 OLD_DAYS = st.sampled_from(
     [
         *("0044-03-15 BC", "4713-01-01 BC", "0001-01-01", "1500-02-28", "1500-02-29", "1500-03-01"),

@@ -8,6 +8,7 @@ returns None where Java would refuse it. A type without a reader has no default.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Context, Decimal, InvalidOperation
 
 import numpy as np
@@ -200,8 +201,20 @@ def _moment(text: str, _: int) -> str | None:
 def _zoned_moment(text: str, typmod: int) -> str | None:
     """Read a timestamp with time zone; without one it is in UTC."""
     moment, given = _moment(text, typmod), _MOMENT.fullmatch(text)
-    zone = (given and given["zone"]) or "+00"
-    return moment and f"{moment.removesuffix(' BC')}{zone}{' BC' if moment.endswith(' BC') else ''}"
+    if moment is None or moment.endswith(" BC"):
+        return moment and f"{moment.removesuffix(' BC')}+00 BC"
+    zone = given and given["zone"]
+    return f"{_in_utc(moment, zone) if zone else moment}+00"
+
+
+def _in_utc(moment: str, zone: str) -> str:
+    """Shift a timestamp to UTC; one that Python's calendar lacks stays as it is."""
+    second, point, fraction = moment.partition(".")
+    try:
+        shifted = datetime.fromisoformat(second + zone).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return moment
+    return f"{shifted.replace(tzinfo=None).isoformat(' ')}{point}{fraction}"
 
 
 def _day(text: str, _: int) -> str | None:

@@ -47,8 +47,6 @@ _USUAL_FLOAT = r"^-?(0|[1-9]\d{0,6}(\.\d+)?|0\.0{0,2}[1-9]\d*)$"
 _USUAL_DECIMAL = r"^-?(0|[1-9]\d{0,6}(\.\d{1,8})?|0\.0{0,2}[1-9]\d{0,7})$"
 """Such texts without zeroes at the end, and with so few digits that a double holds them all."""
 _LARGEST_INT64_PRECISION = 18
-_INTEGER = np.zeros(256, np.bool_)
-_INTEGER[np.frombuffer(b"0123456789-", np.uint8)] = True
 _DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 _PADS = np.full(64, ord("="), np.uint8)
 _PAIRS = np.concatenate(
@@ -69,7 +67,7 @@ def integer(type_: str) -> Kind:
 def _integers(column: pa.BinaryArray) -> pa.BinaryArray:
     """Use wire text as the token. Raises ValueError for anything else (a default's expression)."""
     data = kernels.all_bytes(column)
-    if not _INTEGER[data].all():
+    if ((data - np.uint8(ord("0")) > 9) & (data != ord("-"))).any():
         raise ValueError("no integer")
     return column
 
@@ -298,7 +296,8 @@ def _without_points(column: pa.BinaryArray | pa.StringArray) -> NDArray[np.int64
     """Read decimals as integers, as if they had no point; null becomes 0."""
     offsets, data = kernels.value_bytes(column)
     is_point = data == ord(".")
-    ends = offsets - np.searchsorted(np.flatnonzero(is_point), offsets)
+    points = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_point)])
+    ends = offsets - points[offsets]
     digits = kernels.from_bytes(ends, data[~is_point], kernels.validity(column))
     return kernels.as_text(digits).cast(pa.int64()).fill_null(0).to_numpy()
 

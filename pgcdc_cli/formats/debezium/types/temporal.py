@@ -30,8 +30,9 @@ from pgcdc_cli.formats.debezium.types.kind import (
     token,
     usually,
 )
-from pgcdc_cli.formats.json_text import integer_text, timestamp_text
+from pgcdc_cli.formats.json_text import integer_text
 from pgcdc_cli.types import kernels, to_arrow
+from pgcdc_cli.types.kernels import Int64s
 
 _MICROS = 6
 _CONNECT = "org.apache.kafka.connect.data"
@@ -48,9 +49,12 @@ _TIMESTAMP = re.compile(
     r"(?:[+-]\d\d\S*)?(?P<era> BC)?"
 )
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?")
-_SINCE_1583 = r"^(158[3-9]|159\d|1[6-9]\d\d|[2-9]\d{3})-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?$"
-"""Dates and timestamps for which Java's calendar, Julian before 1582, and PostgreSQL's agree."""
-_USUAL_TIMESTAMP = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(\+00)?$"
+_YEAR, _YEAR_SINCE_1583 = r"^\d{4}", r"^(158[3-9]|159\d|1[6-9]\d\d|[2-9]\d{3})"
+"""Since 1583 Java's calendar, Julian before 1582, and PostgreSQL's agree."""
+_DAY, _CLOCK = r"-\d\d-\d\d", r" \d\d:\d\d:\d\d(\.\d{1,6})?"
+_UTC = r"\+00"
+_ZONED_LENGTH = len("2026-01-02 03:04:05.678901+00")
+_EPOCH = pa.scalar(b"1970-01-01 00:00:00+00", pa.binary())
 _TIMESTAMP_LENGTH, _DATE_LENGTH, _TIME_LENGTH = map(len, ("2026-01-02 03:04:05", "2026-01-02", "03:04:05"))
 
 
@@ -92,7 +96,7 @@ def date(config: ConnectorConfig, *, snapshot: bool) -> Kind:
             found += _GREGORIAN_BEGIN - _JULIAN_END
         return found
 
-    usual = _SINCE_1583 if snapshot else r"^\d{4}-\d\d-\d\d$"
+    usual = f"{_YEAR_SINCE_1583 if snapshot else _YEAR}{_DAY}$"
     if config.time_precision_mode == "isostring":
         return _iso_date(usual, days, _ISO_INFINITE_DAYS_IN_SNAPSHOTS if snapshot else _ISO_INFINITE_DAYS)
     infinite = _INFINITE_DAYS_IN_SNAPSHOTS if snapshot else _INFINITE_DAYS
@@ -131,12 +135,16 @@ def _in_utc(column: pa.BinaryArray) -> pa.BinaryArray:
     return kernels.nulled_like(kernels.as_binary(kernels.join([dated, b"Z"])), column)
 
 
-def _timestamps(convert: ToJson, each: Each, *, snapshot: bool) -> Converter:
-    """Make a converter: `convert` for usual texts, `each` for the rest.
+def _usual_timestamp(zone: str = "", *, snapshot: bool) -> str:
+    return f"{_YEAR_SINCE_1583 if snapshot else _YEAR}{_DAY}{_CLOCK}{zone}$"
+
+
+def _timestamps(convert: ToJson, each: Each, zone: str = "", *, snapshot: bool) -> Converter:
+    """Make a converter: `convert` for usual texts, which have this pattern as time zone, `each` for the rest.
 
     `convert` must raise ArrowInvalid for unusual texts of at least the usual length.
     """
-    tested = usually(_SINCE_1583 if snapshot else _USUAL_TIMESTAMP, convert, each)
+    tested = usually(_usual_timestamp(zone, snapshot=snapshot), convert, each)
     return at_once(_all_since_1583 if snapshot else _all_long, convert, tested)
 
 
@@ -215,8 +223,8 @@ def _clock_micros(text: str) -> int:
 def timestamp(typmod: int, config: ConnectorConfig, *, snapshot: bool) -> Kind:
     mode = config.time_precision_mode
     if mode == "isostring":
-        usual, each_iso = _SINCE_1583 if snapshot else _USUAL_TIMESTAMP, _iso_timestamp(snapshot=snapshot)
-        iso = usually(usual, lambda column: quoted(_in_utc(column)), each_iso)
+        usual = _usual_timestamp(snapshot=snapshot)
+        iso = usually(usual, lambda column: quoted(_in_utc(column)), _iso_timestamp(snapshot=snapshot))
         return _iso("IsoTimestamp", iso, b'"1970-01-01T00:00:00Z"')
     unit = _unit(mode, typmod, {"adaptive", "adaptive_time_microseconds"})
 
@@ -278,12 +286,8 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
     digits = _MICROS if typmod < 0 else typmod
 
     def convert(column: pa.BinaryArray) -> pa.BinaryArray:
-        zoned = kernels.as_text(column).cast(pa.timestamp("us", "UTC"))
-        shown = timestamp_text(zoned.cast(pa.int64()).fill_null(0).to_numpy())
-        if digits < _MICROS:
-            shown = _with_fraction(shown, digits)
-        tokens = quoted(shown)
-        return kernels.nulled_like(tokens, column)
+        given = kernels.coalesce(column, _EPOCH) if column.null_count else column
+        return kernels.nulled_like(_zoned(given, digits), column)
 
     def each(text: str) -> bytes | None:
         if text in _INFINITE:
@@ -298,7 +302,7 @@ def timestamptz(typmod: int, *, snapshot: bool) -> Kind:
         year = 1 - int(match["year"]) if match["era"] else int(match["year"])
         return token(f"{_iso_year(year)}-{match['day']}T{clock}Z")
 
-    to_json = _timestamps(convert, each, snapshot=snapshot)
+    to_json = _timestamps(convert, each, _UTC, snapshot=snapshot)
     schema = named("string", "io.debezium.time.ZonedTimestamp")
     loss = _OLD_TIMESTAMPS if snapshot else None
     return Kind(schema, to_json, b'"1970-01-01T00:00:00Z"', form={"form": "zoned"}, loss=loss)
@@ -317,7 +321,7 @@ def timestamptz_in_array(typmod: int) -> Kind:
         later = _LEFT_OUT.sub(lambda day: f"1582-10-{int(day[1]) + 10}", text.removesuffix(" BC"))
         return kind.to_json(kernels.binary([later]))[0].as_py()
 
-    return replace(kind, to_json=usually(_SINCE_1583, kind.to_json, relabelled))
+    return replace(kind, to_json=usually(_usual_timestamp(_UTC, snapshot=True), kind.to_json, relabelled))
 
 
 def _julian_timestamp(text: str, digits: int) -> bytes:
@@ -345,13 +349,34 @@ def _iso_day(days: int) -> str:
 _ISO_WIDTH = len("2026-01-02T03:04:05.678901Z")
 
 
-def _with_fraction(text: pa.BinaryArray, digits: int) -> pa.BinaryArray:
-    """Cut the fraction of `2026-01-02T03:04:05.678901Z` to `digits` digits."""
-    data = kernels.all_bytes(text)
-    width = len("2026-01-02T03:04:05.") + digits if digits else len("2026-01-02T03:04:05")
-    lines = np.full((len(text), width + 1), ord("Z"), np.uint8)
-    lines[:, :-1] = data.reshape(len(text), _ISO_WIDTH)[:, :width]
-    return kernels.from_bytes(np.arange(len(text) + 1, dtype=np.int64) * (width + 1), lines.reshape(-1))
+def _zoned(column: pa.BinaryArray, digits: int) -> pa.BinaryArray:
+    """Write texts like `2026-01-02 03:04:05.6789+00` as quoted ISO 8601, with `digits` digits of a second.
+
+    None may be null. Raises ArrowInvalid for texts of another form.
+    """
+    offsets, data = kernels.value_bytes(column)
+    _check_zoned(offsets, data)
+    lengths = np.diff(offsets)
+    # Each token has its text where it is in the column, after a quote; a shorter text is followed by others'.
+    behind = np.zeros(_ZONED_LENGTH, np.uint8)
+    tokens = kernels.items_at(np.concatenate([behind[:1], data, behind]), offsets[:-1], _ZONED_LENGTH)
+    end = len('"2026-01-02T03:04:05.') + digits if digits else len('"2026-01-02T03:04:05')
+    for at, byte in (0, b'"'), (11, b"T"), (20, b"."), (end, b"Z"), (end + 1, b'"'):
+        tokens[:, at] = ord(byte)
+    short = np.flatnonzero(lengths < _ZONED_LENGTH)
+    given = lengths[short] - len("2026-01-02 03:04:05.+00")
+    for digit in range(digits):
+        tokens[short[given <= digit], 21 + digit] = ord("0")
+    ends = np.arange(len(offsets)) * (end + 2)
+    return kernels.from_bytes(ends, np.ascontiguousarray(tokens[:, : end + 2]).reshape(-1))
+
+
+def _check_zoned(offsets: Int64s, data: NDArray[np.uint8]) -> None:
+    """Raise ArrowInvalid unless all timestamps have a year of four digits, and UTC as their time zone."""
+    usual = (np.diff(offsets) <= _ZONED_LENGTH).all()
+    usual = usual and (data[offsets[:-1] + len("2026")] == ord("-")).all()
+    if not (usual and all((data[offsets[1:] - at] == ord(byte)).all() for at, byte in enumerate("00+", 1))):
+        raise pa.ArrowInvalid("a timestamp is unusual")
 
 
 def _iso_year(year: int) -> str:
