@@ -27,8 +27,8 @@ ArrayT = TypeVar("ArrayT", bound=ArrowArray)
 
 # Made once: if no type is given, pyarrow tries to import pandas each time; that takes longer than most
 # batches.
-_FALSE = pa.scalar(False)
-_INT64 = pa.int64()
+_INT64, _BINARY = pa.int64(), pa.binary()
+_WIDE = frozenset([pa.large_binary().id, pa.large_string().id])
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
@@ -48,21 +48,31 @@ def as_text(column: ArrowArray) -> pa.StringArray:
 
 def as_mask(array: ArrowArray) -> Booleans:
     """Turn a boolean array into a mask; null becomes false."""
-    filled = pc.call_function("coalesce", [array, _FALSE]) if array.null_count else array
-    found = convert(filled, pa.uint8())
-    data = found.buffers()[1]
-    assert data is not None
-    return np.frombuffer(memoryview(data), np.bool_, len(found), found.offset)
+    mask = _unpacked(array, array.buffers()[1])
+    return mask & ~is_null(array) if array.null_count else mask
 
 
 def is_null(array: ArrowArray) -> Booleans:
     """Make a mask of the null values."""
-    return as_mask(pc.call_function("is_null", [array]))
+    if not array.null_count:
+        return np.zeros(len(array), np.bool_)
+    return ~_unpacked(array, array.buffers()[0])
+
+
+def _unpacked(array: ArrowArray, bits: pa.Buffer | None) -> Booleans:
+    """Unpack one of an array's bitmaps; False for each value if it is missing."""
+    if bits is None:
+        return np.zeros(len(array), np.bool_)
+    end = array.offset + len(array)
+    unpacked = np.unpackbits(np.frombuffer(memoryview(bits), np.uint8), count=end, bitorder="little")
+    return unpacked[array.offset :].view(np.bool_)
 
 
 def validity(array: ArrowArray) -> pa.Buffer | None:
     """Return a validity bitmap that starts at the first value; None if no value is null."""
-    return bitmap(~is_null(array)) if array.null_count else None
+    if not array.null_count:
+        return None
+    return bitmap(~is_null(array)) if array.offset else array.buffers()[0]
 
 
 def convert(array: ArrowArray, arrow: pa.DataType) -> ArrowArray:
@@ -73,13 +83,17 @@ def convert(array: ArrowArray, arrow: pa.DataType) -> ArrowArray:
 
 def value_bytes(column: ArrowArray) -> tuple[Int64s, NDArray[np.uint8]]:
     """View the memory of a binary array: n + 1 offsets from 0, and the bytes that they delimit."""
-    ends = offsets(column).astype(np.int64)
-    return ends - ends[0], all_bytes(column)
+    ends = offsets(column)
+    return ends.astype(np.int64) - ends[0], _bytes_of(column, ends)
 
 
 def all_bytes(column: ArrowArray) -> NDArray[np.uint8]:
     """View the bytes of all values, one after the other."""
-    ends, data = offsets(column), column.buffers()[2]
+    return _bytes_of(column, offsets(column))
+
+
+def _bytes_of(column: ArrowArray, ends: NDArray[Any]) -> NDArray[np.uint8]:
+    data = column.buffers()[2]
     return np.asarray(memoryview(data or b"")).view(np.uint8)[ends[0] : ends[-1]]
 
 
@@ -89,8 +103,7 @@ def offsets(column: ArrowArray) -> NDArray[Any]:
         return np.zeros(1, np.int32)
     found = column.buffers()[1]
     assert found is not None
-    wide = column.type in (pa.large_binary(), pa.large_string())
-    every = np.frombuffer(memoryview(found), np.int64 if wide else np.int32)
+    every = np.frombuffer(memoryview(found), np.int64 if column.type.id in _WIDE else np.int32)
     return every[column.offset : column.offset + len(column) + 1]
 
 
@@ -135,13 +148,21 @@ def from_bytes(offsets: Int64s, data: NDArray[np.uint8], validity: pa.Buffer | N
     return cast("pa.BinaryArray", pa.Array.from_buffers(kind, len(offsets) - 1, buffers))
 
 
+def join_all(column: ArrowArray, separator: bytes) -> NDArray[np.uint8]:
+    """Join all texts with a separator; null is as an empty one."""
+    texts = pa.Array.from_buffers(
+        column.type, len(column), [None, *column.buffers()[1:]], offset=column.offset
+    )
+    return all_bytes(join_lists(np.array([0, len(column)]), texts, separator))
+
+
 def insert_before(data: NDArray[np.uint8], at: Int64s, text: bytes) -> NDArray[np.uint8]:
     """Insert a text before each of the bytes at these positions."""
     # The bytes between two positions become an element of one list, joined with the text as separator.
     offsets = np.concatenate([np.zeros(1, np.int64), at, np.full(1, len(data), np.int64)])
     kind = pa.large_binary()
     pieces = pa.Array.from_buffers(kind, len(at) + 1, [None, buffer(offsets), buffer(data)])
-    return all_bytes(join_lists(np.array([0, len(pieces)]), pieces, text))
+    return join_all(pieces, text)
 
 
 def widened(column: ArrowArray) -> pa.BinaryArray:
@@ -151,7 +172,7 @@ def widened(column: ArrowArray) -> pa.BinaryArray:
 
 def as_binary(column: ArrowArray) -> pa.BinaryArray:
     """Cast strings or large_binary to binary; they must have less than 2**31 bytes."""
-    return cast("pa.BinaryArray", convert(column, pa.binary()))
+    return cast("pa.BinaryArray", column if column.type == _BINARY else convert(column, _BINARY))
 
 
 def at_each_byte(data: bytes | NDArray[np.uint8], code: str) -> NDArray[Any]:
@@ -193,8 +214,9 @@ def lists(offsets: NDArray[np.int32], values: ArrowArray, absent: Booleans) -> A
 
 
 def join_lists(offsets: Int64s, values: ArrowArray, separator: bytes) -> ArrowArray:
-    """Join the texts of each of n lists, given by n + 1 offsets, with a separator."""
-    parts = lists(offsets.astype(np.int32), values, np.zeros(len(offsets) - 1, np.bool_))
+    """Join the texts of each of n lists, given by n + 1 offsets, with a separator; none may be null."""
+    bounds = [None, buffer(offsets.astype(np.int32))]
+    parts = pa.Array.from_buffers(pa.list_(values.type), len(offsets) - 1, bounds, children=[values])
     return cast("ArrowArray", pc.call_function("binary_join", [parts, pa.scalar(separator, values.type)]))
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
+from pgcdc_cli.formats.debezium.types.kind import convert_together
 from pgcdc_cli.formats.debezium.types.registry import field_for
 from pgcdc_cli.types import kernels
 from pgcdc_cli.types.pg_type import builtin
@@ -221,6 +222,32 @@ def test_moments_in_snapshots_are_the_same_at_once_and_one_by_one(kind, mode, da
     to_json = field(kind, snapshot=True, debezium_version="3.4", time_precision_mode=mode).to_json
     alone = [None if one is None else to_json.each(one) for one in texts]
     assert to_json(kernels.binary(texts)).to_pylist() == alone
+
+
+SEVERAL = st.integers(0, 3).flatmap(
+    lambda rows: st.lists(
+        st.none()
+        | st.tuples(
+            st.sampled_from(["text", "numeric", "int4"]),
+            st.lists(st.sampled_from([None, "1", "-20", "3" * 40_000]), min_size=rows, max_size=rows),
+        ),
+        max_size=6,
+    )
+)
+
+
+@MANY
+@given(SEVERAL)
+def test_columns_of_one_type_are_converted_together_as_each_alone(columns):
+    to_jsons = [field(kind or "text").to_json for kind, _ in (column or (None, None) for column in columns)]
+    values = [None if column is None else kernels.binary(column[1]) for column in columns]
+    alone = [None if one is None else to_json(one) for to_json, one in zip(to_jsons, values, strict=True)]
+    assert convert_together(to_jsons, values) == alone
+
+
+def test_columns_of_one_type_have_one_converter():
+    assert field("timestamptz", 3).to_json is field("timestamptz", 3).to_json
+    assert field("timestamptz", 3).to_json is not field("timestamptz", 6).to_json
 
 
 @MANY

@@ -53,7 +53,7 @@ from pgcdc_cli.formats.debezium.transformed_records import Members, control_head
 from pgcdc_cli.formats.debezium.types import connect_schemas
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, wrapping
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
-from pgcdc_cli.formats.debezium.types.kind import NULL, EventColumn, few_tokens, token
+from pgcdc_cli.formats.debezium.types.kind import NULL, EventColumn, convert_together, few_tokens, token
 from pgcdc_cli.formats.debezium.types.texts import encoded
 from pgcdc_cli.formats.encoded_rows import LINES, Lines, are_few, joined_lines
 from pgcdc_cli.formats.json_text import integer_text
@@ -111,10 +111,10 @@ def event_counts(batch: ChangeBatch, table: EventTable, config: ConnectorConfig)
 
 def _keys(batch: ChangeBatch, table: EventTable) -> Iterator[tuple[Fragment, Fragment]]:
     """Yield the key columns' tokens in the old and the new rows, if the batch has both."""
-    for index in table.key or ():
-        if batch.old is not None and batch.new is not None:
-            column = table.all_columns[index]
-            yield _tokens(column, batch.old, None, None), _tokens(column, batch.new, batch.old, None)
+    old, new = batch.old, batch.new
+    if old is not None and new is not None:
+        columns = [table.all_columns[index] for index in table.key or ()]
+        yield from zip(_tokens(columns, old, None), _tokens(columns, new, old), strict=True)
 
 
 def _nothing(rows: int) -> Lines:
@@ -143,25 +143,36 @@ def _image(
     old: Image | None = None,
     losses: Losses | None = None,
 ) -> Tokens | None:
-    """Make every column's tokens: the row's, then those for the key or a transform alone.
-
-    An unchanged TOAST value is taken from the old row if the server sent that.
-    """
+    """Make every column's tokens: the row's, then those for the key or a transform alone."""
     if image is None:
         return None
-    row = tuple(_tokens(column, image, old, losses) for column in table.columns)
-    return row + tuple(_tokens(column, image, old, None) for column in table.all_columns[len(row) :])
+    row = _tokens(table.columns, image, old, losses)
+    return row + _tokens(table.all_columns[len(row) :], image, old)
 
 
-def _tokens(column: EventColumn, image: Image, old: Image | None, losses: Losses | None) -> Fragment:
-    values, field = image.columns[column.index], column.field
-    if values is None:
-        return field.absent
-    unchanged = image.unchanged_in(column.index)
-    before = None if old is None else old.columns[column.index]
-    if unchanged is not None and before is not None:
-        values, unchanged = _choose(unchanged, before, values), None
-    tokens = field.to_json(values)
+def _tokens(
+    columns: Sequence[EventColumn], image: Image, old: Image | None, losses: Losses | None = None
+) -> Tokens:
+    """Make columns' tokens; what they lose is reported to `losses`."""
+    cells = [_cells(column.index, image, old) for column in columns]
+    to_jsons = [column.field.to_json for column in columns]
+    converted = convert_together(to_jsons, [values for values, _ in cells])
+    return tuple(
+        column.field.absent
+        if values is None or tokens is None
+        else _completed(column, tokens, (values, unchanged), losses)
+        for column, (values, unchanged), tokens in zip(columns, cells, converted, strict=True)
+    )
+
+
+def _completed(
+    column: EventColumn,
+    tokens: pa.BinaryArray,
+    cells: tuple[pa.BinaryArray, Booleans | None],
+    losses: Losses | None,
+) -> pa.BinaryArray:
+    """Add the tokens of null and of unchanged values to converted ones."""
+    field, (values, unchanged) = column.field, cells
     if tokens.null_count:
         tokens = kernels.coalesce(tokens, pa.scalar(field.null, pa.binary()))
     if losses is not None:
@@ -169,6 +180,19 @@ def _tokens(column: EventColumn, image: Image, old: Image | None, losses: Losses
     if unchanged is not None:
         tokens = kernels.replace_where(tokens, unchanged, field.unavailable)
     return tokens
+
+
+def _cells(index: int, image: Image, old: Image | None) -> tuple[pa.BinaryArray | None, Booleans | None]:
+    """Return a column's values, and which of them the server did not send.
+
+    An unchanged TOAST value is taken from the old row if the server sent that.
+    """
+    values = image.columns[index]
+    unchanged = None if values is None else image.unchanged_in(index)
+    before = None if old is None else old.columns[index]
+    if values is None or unchanged is None or before is None:
+        return values, unchanged
+    return _choose(unchanged, before, values), None
 
 
 def _choose(mask: Booleans, one: pa.BinaryArray, other: pa.BinaryArray) -> pa.BinaryArray:

@@ -6,6 +6,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from pgcdc_cli.changes.table import ColumnFacts, TableColumn
@@ -93,6 +94,9 @@ _NEVER_NULL = _LOST_IN_ARRAYS | _SINCE_3_4 | {"isbn"}
 
 _MILLIS = 3
 
+_TYPES = 1024
+"""Types whose kinds are kept; more would only be found again."""
+
 
 def field_for(
     column: TableColumn,
@@ -103,9 +107,10 @@ def field_for(
 ) -> Field | None:
     """Find how a column is written; None if Debezium leaves it out."""
     context = _Context(column.type.typmod, config, snapshot, is_array_of_domain(column))
-    kind = kind_of(column.type, facts, context)
+    labels = (facts.labels if facts is not None else None) or ()
+    kind = kind_of(column.type, labels, context)
     # Defaults are always converted as while streaming, in snapshots, too.
-    streamed = kind_of(column.type, facts, replace(context, snapshot=False))
+    streamed = kind_of(column.type, labels, replace(context, snapshot=False))
     if kind is None or streamed is None:
         return None
     optional = not column.not_null
@@ -129,12 +134,17 @@ def _form(column: TableColumn, kind: Kind) -> Form:
     return inexact("Debezium's arrays have one dimension") if several else kind.form
 
 
-def kind_of(type_: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
-    """Find how a type is written; None if it is unknown and unknown types are left out."""
+@lru_cache(_TYPES)
+def kind_of(type_: PgType, labels: tuple[str, ...], context: _Context) -> Kind | None:
+    """Find how a type is written; None if it is unknown and unknown types are left out.
+
+    `labels` are those of an enum. Columns of the same type have the same kind, so that they can be converted
+    together.
+    """
     if type_.category == "enum":
-        return texts.enum(facts.labels or () if facts else (), context.config)
+        return texts.enum(labels, context.config)
     if type_.element is not None:
-        return _array(type_.element, facts, context)
+        return _array(type_.element, labels, context)
     return _KINDS[type_.name](context) if _is_known(type_, context) else _unknown(type_, context)
 
 
@@ -143,7 +153,7 @@ def _is_known(type_: PgType, context: _Context) -> bool:
     return type_.name in _KINDS and (newer or type_.name not in _SINCE_3_4)
 
 
-def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
+def _array(element: PgType, labels: tuple[str, ...], context: _Context) -> Kind | None:
     if context.domains:
         # As the elements' text, without a placeholder: the driver doesn't know a domain's elements.
         unknown = _unknown(replace(element, name="text"), context)
@@ -155,7 +165,7 @@ def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kin
         # The connector reads the array as one bit string, which never succeeds.
         nothing = texts.nothing()
         return replace(texts.bits(context.typmod), to_json=nothing.to_json, form=nothing.form)
-    kind = _element(element, facts, context)
+    kind = _element(element, labels, context)
     if kind is None:
         return None
     if element.name in _LOST_IN_ARRAYS and _is_known(element, context):
@@ -168,10 +178,10 @@ def _array(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kin
     return replace(array, to_json=lambda column: _without_values(array.to_json(column)), form=form)
 
 
-def _element(element: PgType, facts: ColumnFacts | None, context: _Context) -> Kind | None:
+def _element(element: PgType, labels: tuple[str, ...], context: _Context) -> Kind | None:
     """Find how an element is written: dates as in snapshots (by the driver), times in 2.5 in microseconds."""
     if element.name in {"date", "timestamp"}:
-        return kind_of(element, facts, replace(context, snapshot=True))
+        return kind_of(element, labels, replace(context, snapshot=True))
     if element.name == "timestamptz":
         return temporal.timestamptz_in_array(element.typmod)
     if element.name == "timetz":
@@ -183,7 +193,7 @@ def _element(element: PgType, facts: ColumnFacts | None, context: _Context) -> K
         else:
             clock = temporal.time(typmod, config)
         return arrays.cut_to_millis(clock, typmod)
-    return kind_of(element, facts, context)
+    return kind_of(element, labels, context)
 
 
 _without_values = per_value(lambda token: token.encode() if re.fullmatch(r"\[(null,?)*\]", token) else None)
