@@ -129,6 +129,10 @@ class Frames(Sequence[bytes]):
         start = run.starts[at]
         return run.data[start + MESSAGE_TAG.start : min(start + MESSAGE_TAG.stop, run.end_of(at))]
 
+    def tags(self) -> bytes:
+        """Return the tag of each frame's message; a frame without a message has some other byte."""
+        return bytes([run.data[start + MESSAGE_TAG.start] for run in self.runs for start in run.starts])
+
     def sizes(self) -> list[int]:
         """Return the size of each frame, in bytes."""
         return [end - start for run in self.runs for start, end in run.bounds()]

@@ -311,14 +311,10 @@ class PgoutputDecoder:
 
 def _last_begin(frames: Frames) -> int | None:
     """Find the Begin of a transaction that is open at the end of the frames, among the last few."""
-    few = max(len(frames) // _OPEN_PART, 1)
-    for number in range(len(frames) - 1, max(len(frames) - few, 0) - 1, -1):
-        tag = frames.tag(number)
-        if tag == _BEGIN:
-            return number
-        if tag == _COMMIT:
-            break
-    return None
+    first = max(len(frames) - max(len(frames) // _OPEN_PART, 1), 0)
+    tags = frames[first:].tags()
+    begin = tags.rfind(_BEGIN)
+    return first + begin if begin > tags.rfind(_COMMIT) else None
 
 
 def _name(message: m.BeginPrepare | m.Prepare) -> tuple[int, str, Lsn]:
