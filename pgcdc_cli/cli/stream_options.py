@@ -236,7 +236,7 @@ Record = Annotated[
 ]
 Wal2jsonOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="An option of the wal2json plugin.", rich_help_panel=WAL2JSON),
+    typer.Option(metavar="NAME[=VALUE]", help="An option of the wal2json plugin.", rich_help_panel=WAL2JSON),
 ]
 Endpos = Annotated[
     str | None,

@@ -65,12 +65,14 @@ def read_config(
 
     Raises USAGE, also if `snapshot` contradicts a `snapshot.mode`.
     """
-    from pgcdc_cli.formats.debezium.properties import connector_config, read_properties
+    from pgcdc_cli.formats.debezium.configuration_file import as_connector, read_properties
+    from pgcdc_cli.formats.debezium.properties import connector_config
 
     properties = {} if path is None else read_properties(path)
     for item in given:
         name, value = name_and_value("-c", item)
         properties[name.strip()] = value
+    properties = as_connector(properties)
     if snapshot is not None:
         modes = _CONNECTOR_MODES[snapshot]
         mode = properties.setdefault("snapshot.mode", modes[0]).strip()
@@ -89,7 +91,9 @@ def read_wal2json_options(
         return None
     from pgcdc_cli.formats.wal2json.wal2json_options import read_options
 
-    options = read_options(name_and_value("--wal2json-option", item) for item in given)
+    # The plugin takes an option without a value for true.
+    named = (item if "=" in item else f"{item}=true" for item in given)
+    options = read_options(name_and_value("--wal2json-option", item) for item in named)
     name = options.from_catalog
     if name is not None and not catalog:
         way = f"use --wal2json-option {name}=false" if name.startswith("include-") else "leave it out"

@@ -62,6 +62,14 @@ def test_a_name_and_its_options_make_the_format(form, options, made):
     assert format_for(target(form, **options)) == made
 
 
+def test_debezium_servers_names_are_the_connectors_in_a_file_and_on_the_command_line(tmp_path):
+    file = tmp_path / "application.properties"
+    file.write_text("debezium.sink.type=kinesis\ndebezium.source.topic.prefix=file\n")
+    read = [read_config(file, given).topic_prefix for given in ([], ["topic.prefix=line"])]
+    assert read == ["file", "line"]
+    assert read_config(None, ["debezium.source.topic.prefix=shop"], "never").snapshot_mode == "never"
+
+
 def test_a_connector_makes_debeziums_format():
     made = format_for(
         target("debezium", **IN_DIRECTORY, compression="gzip", connector=CONFIG, values_only=True)

@@ -7,8 +7,9 @@ from contextlib import suppress
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.formats.debezium.configuration_file import as_connector, read_properties
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
-from pgcdc_cli.formats.debezium.properties import PROPERTIES, connector_config, read_properties
+from pgcdc_cli.formats.debezium.properties import PROPERTIES, connector_config
 
 
 def config(**properties):
@@ -87,7 +88,8 @@ def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
         ("unavailable.value.placeholder", "\ud800", "not valid text"),
         ("column.mask.with.2147483648.chars", "a", "more than 2147483647 characters"),
         ("transforms", "a,b,a", 'names "a" twice'),
-        ("column.mask.hash.ROT13.with.salt.x", "a", "ROT13"),
+        ("transforms", "unwrap", "a transform without transforms.unwrap.type"),
+        ("column.mask.hash.ROT13.with.salt.x", "a", '"ROT13" is no hash algorithm'),
     ],
 )
 def test_a_wrong_value_is_a_usage_error_that_names_property_value_and_what_is_allowed(name, value, allowed):
@@ -121,6 +123,7 @@ def test_no_row_of_a_snapshot_is_skipped():
 def test_what_says_nothing_about_events_is_not_warned_of(caplog):
     with caplog.at_level(logging.WARNING, "pgcdc"):
         connector_config({"topic.prefix": "s", "include.schema.comments": "true", "query.fetch.size": "5"})
+        connector_config({"topic.prefix": "s", "snapshot.fetch.size": "5", "offset.storage.topic": "t"})
         connector_config({"topic.prefix": "s", "skip.messages.without.change": "true"})
     [not_done] = caplog.messages
     assert '"skip.messages.without.change" is not supported' in not_done
@@ -163,6 +166,13 @@ def test_what_is_unknown_or_not_followed_is_a_warning(caplog):
     assert "driver.x" in not_done
 
 
+def test_a_warning_says_what_to_use_in_place_of_signals(caplog):
+    with caplog.at_level(logging.WARNING, "pgcdc"):
+        connector_config({"topic.prefix": "s", "signal.data.collection": "public.signals"})
+    message = 'property "signal.data.collection" is not supported: --resnapshot reads a table again'
+    assert caplog.messages == [message]
+
+
 @pytest.mark.parametrize(
     ("earlier", "now"), [("database.server.name", "topic.prefix"), ("table.blacklist", "table.exclude.list")]
 )
@@ -172,10 +182,37 @@ def test_debezium_1s_names_lead_to_todays(caplog, earlier, now):
     assert caplog.messages == [f'property "{earlier}" is unknown: did you mean "{now}"?']
 
 
-def test_debezium_servers_prefix_is_to_be_removed():
-    with pytest.raises(PgcdcError, match=r'property "debezium\.source\.topic\.prefix"') as refused:
-        connector_config({"debezium.source.topic.prefix": "srv"})
-    assert refused.value.hint == 'remove "debezium.source." from the names, and leave out debezium.sink.*'
+def test_debezium_servers_file_is_read_as_it_passes_it_to_the_connector(tmp_path):
+    file = tmp_path / "application.properties"
+    file.write_text(
+        "debezium.sink.type=kinesis\nquarkus.log.level=INFO\n"
+        "debezium.source.connector.class=io.debezium.connector.postgresql.PostgresConnector\n"
+        "debezium.source.topic.prefix=srv\n"
+        "debezium.format.key.schemas.enable=true\ndebezium.format.schemas.enable=false\n"
+        "debezium.format.value=json\ndebezium.format.key=avro\n"
+        "debezium.transforms=unwrap\ndebezium.transforms.unwrap.predicate=p\ndebezium.predicates=p\n"
+        "debezium.predicates.p.pattern=x\ndebezium.version=3.4\n"
+    )
+    assert as_connector(read_properties(file)) == {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "topic.prefix": "srv",
+        "key.converter.schemas.enable": "true",
+        "value.converter.schemas.enable": "false",
+        "key.converter": "avro",
+        "transforms": "unwrap",
+        "transforms.unwrap.predicate": "p",
+        "predicates": "p",
+        "predicates.p.pattern": "x",
+        "debezium.version": "3.4",
+    }
+
+
+def test_the_configuration_of_another_connector_is_refused():
+    with pytest.raises(
+        PgcdcError, match=r'"connector\.class": ".*MySqlConnector" is not a connector for Post'
+    ):
+        config(connector_class="io.debezium.connector.mysql.MySqlConnector")
+    assert config(connector_class="io.debezium.connector.postgresql.PostgresConnector") == config()
 
 
 def test_lists_match_whole_names_whatever_their_case():

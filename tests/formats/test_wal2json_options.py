@@ -94,6 +94,7 @@ def test_what_is_filtered_is_not_added_again():
     [
         ("include-xid", "1", '"include-xid": there is none', 'did you mean "include-xids"'),
         ("zzz", "1", '"zzz": there is none', "there are format-version, "),
+        ("include-unchanged-toast", "1", "there is none", "leave it out: as in the plugin"),
         ("include-xids", "o", '"include-xids": "o" is not true or false', None),
         ("include-xids", "", '"include-xids": "" is not true or false', None),
         ("format-version", "3", '"format-version": "3" is not 1 or 2', None),

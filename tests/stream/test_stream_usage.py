@@ -45,8 +45,8 @@ OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create
         ("-o novalue", '-o: "novalue" is not NAME=VALUE'),
         ("-o =value", '-o: "=value" is not NAME=VALUE'),
         (
-            "--format wal2json --wal2json-option include-xids",
-            '--wal2json-option: "include-xids" is not NAME=VALUE',
+            "--format wal2json --wal2json-option =on",
+            '--wal2json-option: "=on" is not NAME=VALUE',
         ),
         ("-o streaming=on", "-o streaming: use --streaming"),
         (

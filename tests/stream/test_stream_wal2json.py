@@ -172,6 +172,13 @@ def test_lines_are_the_plugins(source, arguments):
     assert {json.loads(line)["action"] for line in lines} == set("BIUDTMC")
 
 
+def test_an_option_alone_is_true_as_for_the_plugin(source):
+    """`pg_recvlogical -o include-xids` is what its users write."""
+    beside = Beside(source)
+    execute(source, WORKLOAD)
+    assert beside.ours("--wal2json-option", "include-xids") == beside.theirs(**{"include-xids": "true"})
+
+
 def test_a_transaction_of_several_tables_and_savepoints_is_in_its_order(source):
     compared(source, TOGETHER)
 

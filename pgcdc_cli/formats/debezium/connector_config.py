@@ -343,11 +343,15 @@ _NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]")
 _NOT_IN_COMMAS = re.compile(r"(?<!\\),")
 
 
+MANUAL = "pgcdc-stream(1) describes the properties"
+"""Hint of an error in a property."""
+
+
 def wrong(name: str, text: str, reason: str) -> PgcdcError:
     """Make a USAGE error that names the property and its value; a password is not shown."""
     shown = "..." if "password" in name else text
     message = f'could not use property "{name}": "{shown}" {reason}'
-    return PgcdcError(ErrorKind.USAGE, message, hint="pgcdc-stream(1) describes the properties")
+    return PgcdcError(ErrorKind.USAGE, message, hint=MANUAL)
 
 
 def value_of(known: Property, text: str) -> object:

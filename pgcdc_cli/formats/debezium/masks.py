@@ -62,7 +62,7 @@ def parse_mask(rule: str) -> ColumnMask:
         )
     algorithm = _ALGORITHMS.get(match["algorithm"].upper())
     if algorithm is None:
-        raise ValueError("it names no mask")
+        raise ValueError(f'"{match["algorithm"]}" is no hash algorithm, such as SHA-256')
     newer = match["newer"] is not None
     return ColumnMask("hash", 0, _hash(algorithm, match["salt"].encode(), newer=newer), 5 if newer else 4)
 

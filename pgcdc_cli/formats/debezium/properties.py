@@ -1,15 +1,13 @@
-"""Read and check the properties of Debezium's PostgreSQL connector, from a file or `-c name=value`."""
+"""Check the properties of Debezium's PostgreSQL connector."""
 
 import difflib
-import json
 import logging
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.connector_config import (
+    MANUAL,
     ConnectorConfig,
     Property,
     patterns,
@@ -200,7 +198,6 @@ WITHOUT_MEANING = frozenset(
         "value.converter.schemas.cache.size",
         "flush.lsn.source",
         "offset.storage",
-        "offset.storage.file.filename",
         "offset.flush.interval.ms",
         "schema.refresh.mode",
         "retriable.restart.connector.wait.ms",
@@ -209,6 +206,12 @@ WITHOUT_MEANING = frozenset(
         "connection.timeout.ms",
         "database.tcpKeepAlive",
         "query.fetch.size",
+        "snapshot.fetch.size",
+        "snapshot.lock.timeout.ms",
+        "snapshot.max.threads",
+        "database.query.timeout.ms",
+        "topic.cache.size",
+        "custom.metric.tags",
         "slot.seek.to.known.offset.on.start",
         "table.ignore.builtin",
         "include.schema.changes",
@@ -245,7 +248,13 @@ WITHOUT_MEANING = frozenset(
 )
 """Properties that don't affect events, or ask for what pgcdc does anyway."""
 
-_WITHOUT_MEANING = ("topic.creation.",)
+_WITHOUT_MEANING = (
+    "topic.creation.",
+    "offset.storage.",
+    "schema.history.internal.",
+    "producer.override.",
+    "admin.override.",
+)
 
 NOT_DONE = frozenset(
     [
@@ -253,22 +262,16 @@ NOT_DONE = frozenset(
         "event.processing.failure.handling.mode",
         "slot.stream.params",
         "database.initial.statements",
-        "database.query.timeout.ms",
         "signal.data.collection",
         "signal.enabled.channels",
         "notification.enabled.channels",
         "incremental.snapshot.chunk.size",
         "snapshot.include.collection.list",
         "snapshot.select.statement.overrides",
-        "snapshot.fetch.size",
-        "snapshot.lock.timeout.ms",
         "snapshot.delay.ms",
-        "snapshot.max.threads",
         "xmin.fetch.interval.ms",
         "heartbeat.action.query",
         "topic.naming.strategy",
-        "topic.cache.size",
-        "custom.metric.tags",
         "provide.schema.history",
         "sanitize.field.names",
         "header.converter",
@@ -316,89 +319,13 @@ _NOT_DONE = (
     "key.converter.",
     "value.converter.",
 )
-_SERVERS = "debezium.source."
-_LARGEST = 16 << 20
-"""Characters of a file, at most: lists of tables may be long, but a device such as /dev/zero has no end."""
-_BLANKS = " \t\f"
-_ENTRY = re.compile(r"((?:[^\\=: \t\f]|\\.)*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """Read a configuration file: JSON, plain or as Kafka Connect's REST API takes it, or Java's .properties.
-
-    Raises PgcdcError (USAGE) for a file that can't be read.
-    """
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            text = file.read(_LARGEST + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise _unreadable(path, str(reason)) from error
-    if len(text) > _LARGEST:
-        raise _unreadable(path, f"it has more than {_LARGEST >> 20} MB")
-    if text.lstrip().startswith(("{", "[")):
-        return _from_json(path, text)
-    return _from_java(text)
-
-
-def _unreadable(path: Path, reason: str) -> PgcdcError:
-    message = f'could not read connector configuration "{path}": {reason}'
-    hint = "--connector-config takes a properties file, or the JSON that was sent to Kafka Connect"
-    return PgcdcError(ErrorKind.USAGE, message, hint=hint)
-
-
-def _from_json(path: Path, text: str) -> dict[str, str]:
-    try:
-        content: Any = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _unreadable(path, f"it is not JSON from line {error.lineno} on") from error
-    except RecursionError as error:
-        raise _unreadable(path, "it is nested too deeply") from error
-    except ValueError as error:
-        # Python reads no such integer, and says how to have it do so.
-        raise _unreadable(path, "a number has thousands of digits") from error
-    if not isinstance(content, dict):
-        raise _unreadable(path, "it is no JSON object")
-    if isinstance(content.get("config"), dict):
-        content = content["config"]
-    bad = next((name for name, value in content.items() if isinstance(value, (dict, list))), None)
-    if bad is not None:
-        raise _unreadable(path, f'"{bad}" is not a plain value')
-    return {
-        name: json.dumps(value) if isinstance(value, bool) else str(value)
-        for name, value in content.items()
-        if value is not None and not name.startswith("_")
-    }
-
-
-def _from_java(text: str) -> dict[str, str]:
-    """Parse the format of `java.util.Properties`: comments, continued lines, escapes, `=`, `:` or a blank."""
-    found = {}
-    lines = (line.lstrip(_BLANKS) for line in re.split(r"\r\n|\n|\r", text))
-    for line in lines:
-        if line and line[0] not in "#!":
-            match = _ENTRY.fullmatch(_continued(line, lines))
-            if match is not None:
-                found[_unescaped(match[1])] = _unescaped(match[2])
-    return found
-
-
-def _continued(line: str, following: Iterator[str]) -> str:
-    """Append the following lines while the line ends in a backslash that isn't escaped."""
-    while (len(line) - len(line.rstrip("\\"))) % 2:
-        line = line[:-1] + next(following, "")
-    return line
-
-
-def _unescaped(text: str) -> str:
-    short = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-    units = re.sub(
-        r"\\(?:u([0-9A-Fa-f]{4})|(.))",
-        lambda match: chr(int(match[1], 16)) if match[1] else short.get(match[2], match[2]),
-        text,
-    )
-    # Two escapes may be the halves of one character.
-    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+_INSTEAD = {
+    "signal.": "--resnapshot reads a table again",
+    "incremental.snapshot.": "--resnapshot reads a table again",
+    "heartbeat.action.query": "the slot moves on without it",
+    "slot.failover": "use pgcdc slot create --failover",
+}
+"""What to do in place of a property that isn't supported, by the beginning of its name."""
 
 
 def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
@@ -408,7 +335,6 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
     given: dict[str, str] = {}
     for name, text in properties.items():
         _check_text(name, text)
-        _check_prefix(name)
         known = _BY_NAME.get(name)
         if known is not None:
             values[known.attribute] = value_of(known, text if known.kind == "verbatim" else text.strip())
@@ -427,6 +353,7 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
             "could not use the connector configuration: it has no topic.prefix",
             hint="give it with -c topic.prefix=NAME",
         )
+    _check_class(properties.get("connector.class", ""))
     _check_lists(values, properties)
     _check_version(values, masks)
     _check_placeholder(values.get("unavailable_value_placeholder", ""))
@@ -446,12 +373,11 @@ def _check_text(name: str, text: str) -> None:
         raise wrong(name, text, "is not valid text") from error
 
 
-def _check_prefix(name: str) -> None:
-    """Refuse a name as Debezium Server's configuration has it: filters, for example, would have no effect."""
-    if name.startswith(_SERVERS):
-        message = f'could not use property "{name}": it is named as for Debezium Server'
-        hint = f'remove "{_SERVERS}" from the names, and leave out debezium.sink.*'
-        raise PgcdcError(ErrorKind.USAGE, message, hint=hint)
+def _check_class(text: str) -> None:
+    """Refuse the configuration of another connector, such as MySQL's: its properties mean something else."""
+    name = text.strip().rpartition(".")[2]
+    if name and not name.startswith("Postgres"):
+        raise wrong("connector.class", text.strip(), "is not a connector for PostgreSQL")
 
 
 def _check_placeholder(text: str) -> None:
@@ -492,7 +418,8 @@ def _warn(name: str) -> None:
     if name in WITHOUT_MEANING or name.startswith(_WITHOUT_MEANING):
         return
     if name in NOT_DONE or name.startswith(_NOT_DONE):
-        log.warning('property "%s" is not supported: events are as without it', name)
+        instead = next((what for start, what in _INSTEAD.items() if name.startswith(start)), None)
+        log.warning('property "%s" is not supported: %s', name, instead or "events are as without it")
         return
     near = [_EARLIER[name]] if name in _EARLIER else difflib.get_close_matches(name, _BY_NAME, n=1)
     log.warning('property "%s" is unknown%s', name, f': did you mean "{near[0]}"?' if near else "")
@@ -502,5 +429,6 @@ def _mask_rule(name: str) -> str:
     try:
         parse_mask(name)
     except ValueError as error:
-        raise PgcdcError(ErrorKind.USAGE, f'could not use property "{name}": {error}') from error
+        message = f'could not use property "{name}": {error}'
+        raise PgcdcError(ErrorKind.USAGE, message, hint=MANUAL) from error
     return name

@@ -169,6 +169,8 @@ def _transform(name: str, properties: Mapping[str, str], version: str) -> Transf
     prefix = f"{_PREFIX}{name}."
     own = {key.removeprefix(prefix): text for key, text in properties.items() if key.startswith(prefix)}
     kind = own.get("type", "").strip()
+    if not kind:
+        raise wrong("transforms", properties["transforms"], f"names a transform without {prefix}type")
     if kind not in _READERS:
         raise PgcdcError(
             ErrorKind.USAGE,

@@ -137,6 +137,8 @@ def _check_version(options: Wal2jsonOptions, *, said: bool) -> None:
 def _unknown(name: str) -> PgcdcError:
     near = " or ".join(f'"{one}"' for one in get_close_matches(name, _OPTIONS, 3))
     hint = f"did you mean {near}?" if near else f"there are {', '.join(_OPTIONS)}"
+    if name == "include-unchanged-toast":
+        hint = "leave it out: as in the plugin, which no longer has it, unchanged TOAST values aren't printed"
     return PgcdcError(ErrorKind.USAGE, f'could not use wal2json\'s option "{name}": there is none', hint=hint)
 
 
@@ -145,7 +147,7 @@ def _read(name: str, option: "_PluginOption", text: str) -> Any:  # noqa: ANN401
         return option.read(text)
     except ValueError:
         message = f'could not use wal2json\'s option "{name}": "{text}" is not {option.what}'
-        raise PgcdcError(ErrorKind.USAGE, message) from None
+        raise PgcdcError(ErrorKind.USAGE, message, hint="pgcdc-stream(1) describes the options") from None
 
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False}
