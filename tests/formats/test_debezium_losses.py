@@ -4,8 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from batches import UNCHANGED, Stream, change, key_only, table
+from batches import UNCHANGED, Stream, change, key_only, stamp, table
 
+from pgcdc_cli.changes.slice import TruncateChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
@@ -118,3 +119,25 @@ def test_a_loss_is_reported_once_for_each_column_and_others_are_looked_for_after
         ]
         found.append([json.loads(line)["column"] for line in lines])
     assert found == [["v"], ["w", "x"], []]
+
+
+UNWRAP = {
+    "topic.prefix": "srv",
+    "transforms": "unwrap",
+    "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+    "transforms.unwrap.predicate": "p",
+    "predicates": "p",
+    "predicates.p.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
+}
+
+
+@pytest.mark.parametrize(("topics", "reported"), [("srv.public.other", 2), ("srv.public.orders", 0)])
+def test_a_transform_of_other_tables_hides_no_loss(topics, reported):
+    """A merge makes this table of its events, which are whole, and has to know of what they lack."""
+    schema = table({"id": "int8", "v": "numeric"})
+    encoding = DebeziumFormat(connector_config(UNWRAP | {"predicates.p.pattern": topics}))
+    encoding.restart("shop", None)
+    skipped = TruncateChange(schema, stamp(2), False, False)
+    stream = Stream(changes=[change(schema, "I", [1], [["1", "NaN"]])], truncates=[skipped])
+    pieces = [piece for piece in encoding.encode(stream.slice()).pieces if piece.target == LOSSES]
+    assert sum(bytes(piece.data).count(b"\n") for piece in pieces) == reported

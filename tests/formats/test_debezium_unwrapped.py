@@ -196,7 +196,7 @@ def test_what_does_not_fit_a_table_is_a_usage_error(stream, own, reason):
     ("properties", "reason"),
     [
         ({"transforms.unwrap.type": "org.apache.kafka.connect.transforms.RegexRouter"}, "RegexRouter"),
-        ({"transforms": "unwrap,other"}, '"transforms.other.type": ""'),
+        ({"transforms": "unwrap,other"}, "without transforms.other.type"),
         ({"transforms.unwrap.add.fields": "before.id"}, "before.id"),
         ({"transforms.unwrap.add.fields": "source"}, '"source" is not a plain member'),
         ({"transforms.unwrap.add.fields": "op,source.op:op"}, '"__op" twice'),

@@ -195,13 +195,13 @@ class DebeziumFormat:
         yield from _lost(losses, stamps)
 
     def _losses(self, table: TableSchema, lsn: Int64s) -> Losses | None:
-        """Report losses only in directories, from which tables are made, and without message transforms."""
-        looked_for = self.layout == "table" and not self.config.transforms
+        """Report losses only in directories, from which tables are made, and of whole events."""
+        looked_for = self.layout == "table" and self._event_table(table).whole
         return Losses(table, lsn, self._reported) if looked_for else None
 
     def _skipped(self, slice_: Slice) -> Iterator[EncodedLines]:
         """Report skipped operations, only in directories."""
-        if self.layout == "stream" or self.config.transforms:
+        if self.layout == "stream":
             return
         skipped = self.config.skipped_operations
         left_out = [

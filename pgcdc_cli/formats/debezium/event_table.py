@@ -57,6 +57,11 @@ class EventTable:
         """The row's columns, then the key's own, then those that a transform makes."""
         return self.columns + self.key_only + self.further
 
+    @property
+    def whole(self) -> bool:
+        """Whether no transform leaves only a part of its events."""
+        return self.unwrap is None and self.outbox is None
+
 
 @lru_cache(MANY_TABLES)
 def event_table(
@@ -268,7 +273,7 @@ def described(
 
 def _columns(table: TableSchema, shown: EventTable, config: ConnectorConfig) -> dict[str, Any]:
     """Describe each column by name; None for one that the configuration leaves out."""
-    if shown.unwrap is not None or shown.outbox is not None:
+    if not shown.whole:
         return {column.name: inexact("transforms leave only a part of them") for column in table.columns}
     fields = {table.columns[column.index].name: column.field for column in shown.columns}
     names = [field.name for field in fields.values()]
