@@ -1,5 +1,6 @@
 """Rows as `ExtractNewRecordState` takes them out of events: cases that captured workloads don't contain."""
 
+import json
 import logging
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from pgcdc_cli.formats import encoded_rows as few
 from pgcdc_cli.formats.debezium import debezium_format, record
 from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.debezium.properties import connector_config
+from pgcdc_cli.lsn import Lsn
 
 PLAIN = {
     "topic.prefix": "srv",
@@ -21,6 +23,14 @@ PLAIN = {
     "value.converter.schemas.enable": "false",
     "transforms": "unwrap",
     "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+}
+TOPICS = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
+ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
+ROUTED = {
+    "transforms": "unwrap,route",
+    "transforms.route.type": ROUTER,
+    "transforms.route.regex": r"([^.]+)\.([^.]+)\.([^.]+)",
+    "transforms.route.replacement": "lake_$3",
 }
 EVERYTHING = {
     "delete.tombstone.handling.mode": "rewrite-with-tombstone",
@@ -170,6 +180,47 @@ def test_a_transform_is_for_topics_that_its_predicate_finds(stream):
         assert ("source" not in records(stream, config(properties))[0]["value"]) == unwrapped
 
 
+@pytest.mark.parametrize("names", ["unwrap,route", "route,unwrap", "route"])
+def test_topics_are_renamed_before_or_behind_another_transform_and_schemas_are_not(stream, names):
+    properties = ROUTED | {"transforms": names, "value.converter.schemas.enable": "true"}
+    found = records(stream, config(properties, drop_tombstones="false"))
+    assert {one["topic"] for one in found} == {"lake_items"}
+    assert any(one["value"] is None for one in found)
+    kept = {one["value"]["schema"]["name"] for one in found if one["value"] is not None}
+    assert kept == {"srv.public.items.Value" if "unwrap" in names else "srv.public.items.Envelope"}
+
+
+def test_a_topic_that_matches_only_in_part_keeps_its_name(stream):
+    partly = {"transforms.route.regex": r"srv\.public", "transforms.route.replacement": "x"}
+    found = records(stream, config(ROUTED | partly))
+    assert {one["topic"] for one in found} == {"srv.public.items"}
+
+
+def test_a_predicate_sees_the_name_that_the_transforms_before_it_gave(stream):
+    named = {"transforms.unwrap.predicate": "p", "predicates": "p", "predicates.p.pattern": "lake_items"}
+    for names, unwrapped in (("route,unwrap", True), ("unwrap,route", False)):
+        properties = ROUTED | named | {"predicates.p.type": TOPICS, "transforms": names}
+        assert ("source" not in records(stream, config(properties))[0]["value"]) == unwrapped
+
+
+def test_heartbeats_are_renamed_too():
+    pattern = {
+        "transforms.route.regex": r"__debezium-heartbeat\.(.*)",
+        "transforms.route.replacement": "beat-$1",
+    }
+    [line] = started(config(ROUTED | pattern)).heartbeat(Lsn(1)).pieces
+    assert json.loads(bytes(line.data))["topic"] == "beat-srv"
+
+
+def test_a_topic_that_is_taken_from_a_row_is_not_renamed(stream):
+    with pytest.raises(PgcdcError, match="several transforms apply"):
+        records(stream, config(ROUTED, route_by_field="region"))
+    before = records(stream, config(ROUTED | {"transforms": "route,unwrap"}, route_by_field="region"))
+    topics = {one["topic"] for one in before}
+    assert {"north", "lake_items"} < topics
+    assert "srv.public.items" not in topics
+
+
 def test_a_table_is_transformed_once(stream):
     twice = {"transforms": "unwrap,more", "transforms.more.type": PLAIN["transforms.unwrap.type"]}
     with pytest.raises(PgcdcError, match=r"srv\.public\.items.*several") as error:
@@ -195,7 +246,9 @@ def test_what_does_not_fit_a_table_is_a_usage_error(stream, own, reason):
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
-        ({"transforms.unwrap.type": "org.apache.kafka.connect.transforms.RegexRouter"}, "RegexRouter"),
+        ({"transforms.unwrap.type": "io.debezium.transforms.ByLogicalTableRouter"}, "ByLogicalTableRouter"),
+        ({"transforms": "unwrap,route", "transforms.route.type": ROUTER}, "route.regex"),
+        (ROUTED | {"transforms.route.replacement": "$4"}, "names a group that is not in regex"),
         ({"transforms": "unwrap,other"}, "without transforms.other.type"),
         ({"transforms.unwrap.add.fields": "before.id"}, "before.id"),
         ({"transforms.unwrap.add.fields": "source"}, '"source" is not a plain member'),

@@ -103,14 +103,34 @@ class EventRouter:
 
     def topic(self, route: str) -> str:
         """Name the topic for a value of `route_by_field`."""
-        found = self.topic_regex.search(route)
-        if found is None or self.topic_regex.fullmatch(route) is None:
-            return route
-        parts = [part if isinstance(part, str) else found[part[0]] or "" for part in self.topic_replacement]
-        return route[: found.start()] + "".join(parts) + route[found.end() :]
+        return _replaced(route, self.topic_regex, self.topic_replacement)
 
 
-Transform: TypeAlias = ExtractNewRecordState | EventRouter
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegexRouter:
+    """Kafka Connect's transform that renames topics: of one that matches, the match is replaced."""
+
+    regex: re.Pattern[str]
+    replacement: Replacement
+    predicate: TopicPredicate | None = None
+
+    def topic(self, name: str) -> str:
+        """Name the topic that a topic's records end up in."""
+        return _replaced(name, self.regex, self.replacement)
+
+
+def _replaced(text: str, regex: re.Pattern[str], replacement: Replacement) -> str:
+    """Replace the first match in a text that also matches as a whole; any other text is left as it is."""
+    found = regex.search(text)
+    if found is None or regex.fullmatch(text) is None:
+        return text
+    parts = [part if isinstance(part, str) else found[part[0]] or "" for part in replacement]
+    return text[: found.start()] + "".join(parts) + text[found.end() :]
+
+
+RowTransform: TypeAlias = ExtractNewRecordState | EventRouter
+"""A transform that changes records; of a topic, there is one at most."""
+Transform: TypeAlias = RowTransform | RegexRouter
 
 
 Patterns = tuple[re.Pattern[str], ...]
@@ -231,16 +251,28 @@ class ConnectorConfig:
     def placeholder(self) -> str:
         return self.placeholder_octets.decode("utf-8", "replace")
 
-    def transform(self, topic: str) -> Transform | None:
-        """Find the transform of a topic's records. Raises PgcdcError (USAGE) if there are several."""
-        found = [one for one in self.transforms if one.predicate is None or one.predicate.holds(topic)]
-        if len(found) > 1:
-            raise PgcdcError(
-                ErrorKind.USAGE,
-                f'could not transform the records of "{topic}": several transforms apply to them',
-                hint="choose between them with predicates",
-            )
-        return found[0] if found else None
+    def transformed(self, topic: str) -> tuple[RowTransform | None, str]:
+        """Find the transform that changes a topic's records, and the topic that they end up in.
+
+        Raises PgcdcError (USAGE) if there are several, or if a topic taken from a row is renamed.
+        """
+        found: RowTransform | None = None
+        name = topic
+        for one in self.transforms:
+            by_row = isinstance(found, EventRouter) or (found is not None and bool(found.route_by_field))
+            if not by_row and one.predicate is not None and not one.predicate.holds(name):
+                continue
+            if found is not None and (by_row or not isinstance(one, RegexRouter)):
+                raise PgcdcError(
+                    ErrorKind.USAGE,
+                    f'could not transform the records of "{topic}": several transforms apply to them',
+                    hint="choose between them with predicates",
+                )
+            if isinstance(one, RegexRouter):
+                name = one.topic(name)
+            else:
+                found = one
+        return found, name
 
     def includes_table(self, schema: str, table: str) -> bool:
         """Whether the include and exclude lists let a table through."""

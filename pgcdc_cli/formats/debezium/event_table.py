@@ -14,7 +14,7 @@ from pgcdc_cli.changes.table import MANY_TABLES, ColumnFacts, TableFacts, TableS
 from pgcdc_cli.formats.debezium.connector_config import (
     ConnectorConfig,
     ExtractNewRecordState,
-    Transform,
+    RowTransform,
 )
 from pgcdc_cli.formats.debezium.masks import masked, parse_mask, with_parameters
 from pgcdc_cli.formats.debezium.outbox import OutboxLayout, outbox_layout
@@ -72,7 +72,7 @@ def event_table(
     Raises PgcdcError (USAGE) if a message transform doesn't fit the table.
     """
     full_name = connect_schemas.topic(config, table.schema, table.name)
-    transform = config.transform(full_name)
+    transform, topic = config.transformed(full_name)
     of_rows = _of_rows(config, transform)
     plain = _plain(table, of_rows, snapshot=snapshot)
     columns = _of_row(table, plain, config, snapshot=snapshot)
@@ -86,7 +86,7 @@ def event_table(
     row = connect_schemas.struct(_fields(columns), adjust(f"{full_name}.Value"), optional=True)
     key_schema = connect_schemas.struct(_fields(keys), adjust(f"{full_name}.Key"))
     laid_out = EventTable(
-        token(full_name),
+        token(topic),
         columns,
         key_only,
         key if any(column.name in wanted for column in table.columns) else None,
@@ -137,7 +137,7 @@ def _of_row(
     )
 
 
-def _of_rows(config: ConnectorConfig, transform: Transform | None) -> ConnectorConfig:
+def _of_rows(config: ConnectorConfig, transform: RowTransform | None) -> ConnectorConfig:
     """Return the configuration for rows: some transforms replace nulls by defaults in any case."""
     if isinstance(transform, ExtractNewRecordState):
         filled = transform.rewrites and transform.fill

@@ -44,12 +44,11 @@ from pgcdc_cli.formats.debezium.record import (
     key_header,
     lines_of,
     previous_commit,
-    record_line,
     source_block,
     source_members,
     transaction_block,
 )
-from pgcdc_cli.formats.debezium.transformed_records import Members, control_headers, row_records
+from pgcdc_cli.formats.debezium.transformed_records import Members, control_line, row_records
 from pgcdc_cli.formats.debezium.types import connect_schemas
 from pgcdc_cli.formats.debezium.types.connect_schemas import Schema, wrapping
 from pgcdc_cli.formats.debezium.types.java import buckets, java_hash
@@ -258,8 +257,7 @@ def message(context: RunContext, change: MessageChange, positions: Positions, no
     head, tail = wrapping(connect_schemas.message(config), enabled=config.value_converter_schemas_enable)
     topic = f"{config.topic_prefix}.message"
     members: Members = {"": {"op": (b'"m"',), "ts_ms": (millis,)}, "source": source}
-    headers = control_headers(context, topic, members)
-    return _line(record_line(context, token(topic), key, (head, *value, tail), headers))
+    return _line(control_line(context, topic, key, (head, *value, tail), members))
 
 
 def transactions(
@@ -333,10 +331,9 @@ def _control(
     millis: Fragment,
 ) -> Fragments:
     config = context.config
-    headers = control_headers(context, topic, {"": {"ts_ms": (millis,)}})
     wrapped_key = _wrapped(*key, enabled=config.key_converter_schemas_enable)
     wrapped_value = _wrapped(*value, enabled=config.value_converter_schemas_enable)
-    return record_line(context, token(topic), wrapped_key, wrapped_value, headers)
+    return control_line(context, topic, wrapped_key, wrapped_value, {"": {"ts_ms": (millis,)}})
 
 
 def _wrapped(schema: Schema, payload: Fragments, *, enabled: bool) -> Fragments:

@@ -16,6 +16,7 @@ from pgcdc_cli.formats.debezium.connector_config import (
     ExtractNewRecordState,
     PlacedColumn,
     Property,
+    RegexRouter,
     Replacement,
     TopicPredicate,
     Transform,
@@ -27,6 +28,7 @@ from pgcdc_cli.formats.debezium.types import connect_schemas
 
 UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
 ROUTER = "io.debezium.transforms.outbox.EventRouter"
+REGEX_ROUTER = "org.apache.kafka.connect.transforms.RegexRouter"
 _TOPIC_MATCHES = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
 _PREFIX, _PREDICATES = "transforms.", "predicates."
 _COMMON = ("type", "predicate", "negate")
@@ -98,6 +100,12 @@ ROUTER_PROPERTIES = (
     ),
 )
 """Properties of `EventRouter`."""
+
+REGEX_ROUTER_PROPERTIES = (
+    Property("regex", "verbatim", "Topics that are renamed: those that match as a whole."),
+    Property("replacement", "verbatim", "What replaces the match; `$1` is a group."),
+)
+"""Properties of `RegexRouter`."""
 
 _ELSEWHERE = {
     "2.5": {"replace.null.with.default"},
@@ -175,7 +183,7 @@ def _transform(name: str, properties: Mapping[str, str], version: str) -> Transf
         raise PgcdcError(
             ErrorKind.USAGE,
             f'could not use property "{prefix}type": "{kind}" is not supported',
-            hint=f"the transforms that pgcdc knows are {' and '.join(_READERS)}",
+            hint=f"the transforms that pgcdc knows are {', '.join(_READERS)}",
         )
     _, known, read = _READERS[kind]
     values = _values(prefix, own, known, version)
@@ -290,7 +298,9 @@ def _route(
         schema_version=values["table_field_event_schema_version"],
         route_by_field=values["route_by_field"],
         topic_regex=regex,
-        topic_replacement=_replacement(prefix, values["route_topic_replacement"], regex),
+        topic_replacement=_replacement(
+            prefix, "route.topic.replacement", values["route_topic_replacement"], regex
+        ),
         placed=placed,
         error_on_missing=values["table_fields_additional_error_on_missing"],
         tombstones=values["route_tombstone_on_empty_payload"],
@@ -299,6 +309,16 @@ def _route(
         on_update=values["debezium_op_invalid_behavior"],
         predicate=predicate,
     )
+
+
+def _rename(
+    prefix: str, values: Mapping[str, Any], _version: str, predicate: TopicPredicate | None
+) -> Transform:
+    if not values["regex"]:
+        raise wrong(f"{prefix}regex", "", "matches no topic")
+    regex = pattern(f"{prefix}regex", values["regex"], ignore_case=False)
+    replacement = _replacement(prefix, "replacement", values["replacement"], regex)
+    return RegexRouter(regex=regex, replacement=replacement, predicate=predicate)
 
 
 def _all_placed(name: str, values: Mapping[str, Any]) -> tuple[PlacedColumn, ...]:
@@ -325,16 +345,15 @@ def _placed(name: str, values: Mapping[str, Any]) -> Iterator[PlacedColumn]:
 _GROUP = re.compile(r"\\(.)|\$\{(\w+)\}|\$([0-9]+)|(\$|\\)")
 
 
-def _replacement(prefix: str, text: str, regex: re.Pattern[str]) -> Replacement:
+def _replacement(prefix: str, own: str, text: str, regex: re.Pattern[str]) -> Replacement:
     """Split a replacement of Java's `replaceFirst`: `${name}` and `$1` are groups, a backslash escapes."""
     parts: list[str | tuple[str | int]] = []
     end = 0
     for found in _GROUP.finditer(text):
         quoted, name, number, bad = found.groups()
         if bad or (name and name not in regex.groupindex) or (number and int(number[0]) > regex.groups):
-            raise wrong(
-                f"{prefix}route.topic.replacement", text, "names a group that is not in route.topic.regex"
-            )
+            regular = own.replace("replacement", "regex")
+            raise wrong(prefix + own, text, f"names a group that is not in {regular}")
         parts.append(text[end : found.start()])
         if number:
             most = min(len(number), len(str(regex.groups)))
@@ -350,5 +369,6 @@ _Reader = Callable[[str, Mapping[str, Any], str, TopicPredicate | None], Transfo
 _READERS: dict[str, tuple[str, tuple[Property, ...], _Reader]] = {
     UNWRAP: ("unwrap", UNWRAP_PROPERTIES, _unwrap),
     ROUTER: ("outbox", ROUTER_PROPERTIES, _route),
+    REGEX_ROUTER: ("route", REGEX_ROUTER_PROPERTIES, _rename),
 }
 """For each type: its name in the manual, its properties, and the function that reads them."""

@@ -100,12 +100,15 @@ class UnwrappedRecords(RowRecords):
         }
 
 
-def control_headers(context: RunContext, topic: str, members: Members) -> Fragments:
-    """Write the headers that 2.5 adds to records other than rows'; 3.4 adds none."""
-    transform = None if context.newer else context.config.transform(topic)
-    if not isinstance(transform, ExtractNewRecordState):
-        return (b"{}",)
-    return context.headers(added=added_headers(context, transform.headers, members))
+def control_line(
+    context: RunContext, topic: str, key: Fragments, value: Fragments, members: Members
+) -> Fragments:
+    """Write a record other than a row's; of its `members`, 2.5 adds some to the headers, and 3.4 none."""
+    transform, name = context.config.transformed(topic)
+    headers: Fragments = (b"{}",)
+    if isinstance(transform, ExtractNewRecordState) and not context.newer:
+        headers = context.headers(added=added_headers(context, transform.headers, members))
+    return record_line(context, token(name), key, value, headers)
 
 
 def added_headers(
