@@ -323,6 +323,18 @@ def test_a_directory_that_may_not_be_written(source):
     assert position(source, slot) == before
 
 
+def test_a_disk_that_is_not_mounted_takes_nothing_from_the_slot(source, tmp_path):
+    slot = source.create_slot()
+    insert(source, 1, 1)
+    before = position(source, slot)
+    out = tmp_path / "cdc" / "changes"
+    run = stream(source.uri, slot, "-D", str(out), "--endpos", "now")
+    assert run.returncode == 9
+    assert f'could not create folder "{out}": No such file or directory' in run.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert position(source, slot) == before
+
+
 def test_standard_output_that_is_closed(source):
     slot = source.create_slot()
     insert(source, 1, 1)
