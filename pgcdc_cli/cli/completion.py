@@ -47,7 +47,7 @@ class Option(NamedTuple):
     """An option; `values` are the words to offer, None for a flag.
 
     `files` is `d` or `f` if names of directories or files are offered, `kind` the kind of names to get from
-    `pgcdc __complete`.
+    `pgcdc __complete`. `begun`: the words are beginnings, such as `decimal.handling.mode=`.
     """
 
     names: tuple[str, ...]
@@ -55,6 +55,7 @@ class Option(NamedTuple):
     values: tuple[str, ...] | None
     files: str = ""
     kind: str = ""
+    begun: bool = False
 
 
 class Node(NamedTuple):
@@ -95,11 +96,26 @@ def _node(path: Sequence[str], command: ClickCommand) -> Node:
 def _option(command: str, parameter: ClickParameter) -> Option:
     value = value_name(parameter)
     names = (*parameter.opts, *parameter.secondary_opts)
-    words = _WORDS.get(value, tuple(choices(parameter))) if value else None
+    begun = _beginnings(names)
+    words = (begun or _WORDS.get(value, tuple(choices(parameter)))) if value else None
     kind = next((_KINDS[name] for name in names if name in _KINDS), "")
     if kind == "tables" and command in _OF_DIRECTORIES:
         kind = "stored"
-    return Option(names, (parameter.help or "").rstrip("."), words, _files(value), kind)
+    return Option(names, (parameter.help or "").rstrip("."), words, _files(value), kind, bool(begun))
+
+
+def _beginnings(names: Sequence[str]) -> tuple[str, ...]:
+    """List what the values of an option begin with, if it sets others by their names."""
+    from pgcdc_cli.formats.debezium.properties import PROPERTIES
+    from pgcdc_cli.formats.debezium.transform_properties import documented
+    from pgcdc_cli.formats.wal2json.wal2json_options import OPTION_DOCS
+
+    known: tuple[str, ...] = ()
+    if "-c" in names:
+        known = tuple(one.name for one in (*PROPERTIES, *documented()) if "NAME" not in one.name)
+    elif "--wal2json-option" in names:
+        known = tuple(OPTION_DOCS)
+    return tuple(f"{name}=" for name in known)
 
 
 def _files(value: str) -> str:
@@ -120,6 +136,10 @@ def _bash(nodes: list[Node]) -> Iterator[str]:
     yield "_pgcdc_files() {"
     yield "    # bash 3 has no compopt, and quotes nothing then."
     yield "    compopt -o filenames 2>/dev/null"
+    yield '    _pgcdc_offer "$@"'
+    yield "}"
+    yield "_pgcdc_begin() {"
+    yield "    compopt -o nospace 2>/dev/null"
     yield '    _pgcdc_offer "$@"'
     yield "}"
     yield from _bash_ask()
@@ -177,7 +197,8 @@ def _bash_values(option: Option) -> str:
         return f"_pgcdc_ask {option.kind}"
     if option.files:
         return _bash_files(option.files)
-    return f'_pgcdc_offer -W {shlex.quote(" ".join(option.values))} -- "$word"' if option.values else ":"
+    offer = "_pgcdc_begin" if option.begun else "_pgcdc_offer"
+    return f'{offer} -W {shlex.quote(" ".join(option.values))} -- "$word"' if option.values else ":"
 
 
 def _bash_files(kind: str) -> str:
@@ -233,7 +254,8 @@ def _zsh_values(option: Option) -> str:
         return f"_pgcdc_ask {option.kind}"
     if option.files:
         return _zsh_files(option.files)
-    return f"compadd -- {shlex.join(option.values)}" if option.values else "_message value"
+    blank = "-S '' " if option.begun else ""
+    return f"compadd {blank}-- {shlex.join(option.values)}" if option.values else "_message value"
 
 
 def _zsh_files(kind: str) -> str:

@@ -31,7 +31,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 ZSH = """
 _describe() {{ shift; [[ $1 == options || $1 == members ]] || shift
     print -rl -- "${{(@)${{(@P)1}}%%:*}}" }}
-_files() {{ print -rl -- $1 }}; compadd() {{ shift; print -rl -- "$@" }}
+_files() {{ print -rl -- $1 }}; compadd() {{ shift ${{argv[(i)--]}}; print -rl -- "$@" }}
 compset() {{ : }}; _message() {{ : }}
 words=("$@"); CURRENT=$#
 source {script}
@@ -99,7 +99,17 @@ def test_a_shell_completes_the_values_of_an_option(shell, tmp_path):
     assert complete(shell, ["pgcdc", "stream", "--format", ""], tmp_path) == formats | {"wal2json", "raw"}
 
 
+@SHELLS
+def test_a_shell_completes_the_names_of_properties_and_of_the_plugins_options(shell, tmp_path):
+    properties = complete(shell, ["pgcdc", "stream", "-c", ""], tmp_path)
+    assert {"decimal.handling.mode=", "transforms=", "transforms.unwrap.add.fields="} <= properties
+    assert properties <= complete(shell, ["pgcdc", "show", "--connector-property", ""], tmp_path)
+    options = complete(shell, ["pgcdc", "stream", "--wal2json-option", ""], tmp_path)
+    assert {"format-version=", "include-xids="} <= options
+
+
 def test_bash_completes_what_is_begun(tmp_path):
+    assert complete("bash", ["pgcdc", "stream", "-c", "decimal"], tmp_path) == {"decimal.handling.mode="}
     assert complete("bash", ["pgcdc", "sl"], tmp_path) == {"slot"}
     assert complete("bash", ["pgcdc", "slot", "create", "--if"], tmp_path) == {"--if-not-exists"}
     assert complete("bash", ["pgcdc", "demo", "--format", "=", "a"], tmp_path) == {"arrow"}
