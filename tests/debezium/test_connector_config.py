@@ -207,6 +207,40 @@ def test_debezium_servers_file_is_read_as_it_passes_it_to_the_connector(tmp_path
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("table.include.list", "${env:TABLES}", "-c table.include.list=VALUE"),
+        ("topic.prefix", "${file:/etc/c.properties:prefix}_1", "-c topic.prefix=VALUE"),
+        ("database.hostname", "${DB_HOST}", "-c database.hostname=VALUE"),
+        (
+            "database.password",
+            "${vault:db:password}",
+            "PGPASSWORD or ~/.pgpass in its place, and -c database",
+        ),
+        ("transforms.unwrap.add.fields", "${env:FIELDS}", "-c transforms.unwrap.add.fields=VALUE"),
+    ],
+)
+def test_a_reference_that_kafka_connect_resolves_is_not_taken_for_the_value(name, value, hint):
+    unwrap = {
+        "transforms": "unwrap",
+        "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+    }
+    with pytest.raises(PgcdcError, match="is a reference") as refused:
+        connector_config({"topic.prefix": "srv", **unwrap, name: value})
+    assert (value in refused.value.message) == (name != "database.password")
+    assert hint in str(refused.value.hint)
+
+
+def test_a_group_of_a_replacement_is_no_reference():
+    outbox = {
+        "transforms": "outbox",
+        "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter",
+        "transforms.outbox.route.topic.replacement": "${routedByValue}",
+    }
+    assert connector_config({"topic.prefix": "srv", "database.password": "a${", **outbox})
+
+
 def test_the_configuration_of_another_connector_is_refused():
     with pytest.raises(
         PgcdcError, match=r'"connector\.class": ".*MySqlConnector" is not a connector for Post'

@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -319,6 +320,8 @@ _NOT_DONE = (
     "key.converter.",
     "value.converter.",
 )
+_REFERENCE = re.compile(r"\$\{[^{}:]+:[^{}]*\}")
+_ALONE = re.compile(r"\s*\$\{[^{}]+\}\s*")
 _INSTEAD = {
     "signal.": "--resnapshot reads a table again",
     "incremental.snapshot.": "--resnapshot reads a table again",
@@ -336,6 +339,8 @@ def connector_config(properties: Mapping[str, str]) -> ConnectorConfig:
     for name, text in properties.items():
         _check_text(name, text)
         known = _BY_NAME.get(name)
+        if known is not None or name.startswith(MASK_PREFIXES) or is_transform_property(name):
+            _check_resolved(name, text)
         if known is not None:
             values[known.attribute] = value_of(known, text if known.kind == "verbatim" else text.strip())
         elif name.startswith(MASK_PREFIXES):
@@ -371,6 +376,20 @@ def _check_text(name: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise wrong(name, text, "is not valid text") from error
+
+
+def _check_resolved(name: str, text: str) -> None:
+    """Refuse a reference such as `${env:PASSWORD}`: it would be taken for the value.
+
+    Kafka Connect asks its providers of configuration for them, and Debezium Server the environment.
+    """
+    alone = _ALONE.fullmatch(text) and not name.endswith(".replacement")
+    if alone or _REFERENCE.search(text):
+        error = wrong(name, text, "is a reference, which pgcdc doesn't resolve")
+        error.hint = f"give the value itself: -c {name}=VALUE"
+        if "password" in name:
+            error.hint = f"use PGPASSWORD or ~/.pgpass in its place, and -c {name}="
+        raise error
 
 
 def _check_class(text: str) -> None:
