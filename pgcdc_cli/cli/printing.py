@@ -176,11 +176,11 @@ def _write_object(level: str, **content: object) -> None:
     write_on_stderr(json.dumps({"time": _now(), "level": level, "program": talk.program, **content}))
 
 
-def fail(error: PgcdcError) -> int:
-    """Print an error and its hint; return the exit status."""
+def fail(error: PgcdcError, status: int | None = None) -> int:
+    """Print an error and its hint; return the exit status, which is the kind's own unless it is given."""
     if error.kind is ErrorKind.OUTPUT:
         forget_output()
-    status = error.kind.rule.exit_status
+    status = error.kind.rule.exit_status if status is None else status
     trace = mask("".join(traceback.format_exception(error)).rstrip()) if talk.debug else ""
     if talk.as_json:
         more = {"versions": version_line(), "traceback": trace} if talk.debug else {}

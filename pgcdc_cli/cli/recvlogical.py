@@ -148,8 +148,7 @@ def _failing() -> Iterator[None]:
         except typer.BadParameter as error:
             raise _usage(error.message) from error
     except PgcdcError as error:
-        fail(error)
-        raise typer.Exit(FAILED) from error
+        raise typer.Exit(fail(error, FAILED)) from error
 
 
 def canonical(parameters: list[ClickParameter], args: list[str]) -> list[str]:

@@ -32,6 +32,13 @@ def test_an_error_has_its_hint_and_exit_status(pgcdc, place):
     assert error["exit_status"] == ran.status == 2
 
 
+def test_the_exit_status_of_a_drop_in_is_that_of_the_program_it_replaces(pgcdc):
+    ran = pgcdc("--log-format", "json", "recvlogical", "--start")
+    [error] = said(ran.err)
+    assert (error["program"], error["exit_status"]) == ("pgcdc recvlogical", 1)
+    assert ran.status == 1
+
+
 def test_with_debug_it_has_the_traceback(pgcdc):
     [error] = said(pgcdc("--log-format", "json", "--debug", "show", "nowhere").err)
     assert error["traceback"].startswith("Traceback (most recent call last):\n")
