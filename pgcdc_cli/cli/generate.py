@@ -35,7 +35,8 @@ _ENVIRONMENT = {
     " command). An empty variable counts as unset; one of no option is warned about. If an option may be"
     " given several times, blanks separate the values.",
     "PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD, ...": "libpq's own variables, as for psql(1).",
-    "PAGER": "The program that pages the changes of pgcdc-show(1) on a terminal. Default: less; empty: none.",
+    "PAGER": "The program that pages the changes of pgcdc-show(1) on a terminal. Default: less, or none if"
+    " TERM is dumb; empty: none.",
     "PGCDC_COMPLETION_SECONDS": "How long a shell's completion waits for the server, to offer names of slots,"
     " tables and the like. Default: 0.3.",
     "JOURNAL_STREAM": "Set by systemd if standard error is its journal, which notes the time of each line"

@@ -87,7 +87,12 @@ talk = Talk()
 
 def wants_colour(stream: TextIO) -> bool:
     """Whether to use colour: on terminals, unless NO_COLOR (https://no-color.org) or TERM=dumb forbids it."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+    return not os.environ.get("NO_COLOR") and can_redraw(stream)
+
+
+def can_redraw(stream: TextIO) -> bool:
+    """Whether what was printed can be written over: on terminals, unless TERM=dumb says otherwise."""
+    return os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def write(line: str) -> None:
@@ -296,8 +301,9 @@ def facts(pairs: Iterable[tuple[str, str]]) -> list[str]:
 def paged() -> Iterator[None]:
     """Pipe standard output through the pager if it is a terminal; wait until the user leaves the pager.
 
-    If PAGER is empty or `cat`, or there is no such program, output isn't paged. A user who leaves early ends
-    the `with` block without an error.
+    If PAGER is empty or `cat`, or there is no such program, output isn't paged; nor is it on a dumb terminal,
+    of which less complains, unless PAGER is set. A user who leaves early ends the `with` block without an
+    error.
     """
     pager = _start_pager() if sys.stdout.isatty() else None
     if pager is None or pager.stdin is None:
@@ -338,7 +344,7 @@ def _return_to(terminal: int) -> None:
 
 
 def _start_pager() -> subprocess.Popen[bytes] | None:
-    command = shlex.split(os.environ.get("PAGER", "less"))
+    command = shlex.split(os.environ.get("PAGER", "less" if can_redraw(sys.stdout) else ""))
     if not command or command == ["cat"]:
         return None
     # As git does: less exits at once if everything fits the screen, and lets colours through.

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pgcdc_cli.cli.printing import counted, human_bytes, talk, write_as_far_as_possible, write_message
+from pgcdc_cli.cli.printing import (
+    can_redraw,
+    counted,
+    human_bytes,
+    talk,
+    write_as_far_as_possible,
+    write_message,
+)
 from pgcdc_cli.ending_signals import early_ending, early_hangup, replaced
 
 if TYPE_CHECKING:
@@ -25,14 +32,14 @@ _INTERVAL = 0.5
 
 
 class ProgressLine:
-    """Shows a run's progress on standard error: a line that is rewritten; without a terminal one every 10 s.
+    """Shows a run's progress on standard error: a line that is rewritten; where none can be, one every 10 s.
 
     With `shown` false it shows nothing.
     """
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
-        self._live = sys.stderr.isatty() and not talk.as_json
+        self._live = can_redraw(sys.stderr) and not talk.as_json
         self._interval = _INTERVAL if self._live else 10.0
         self._shown_at = self._began = time.monotonic()
         self._rows = 0

@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from pgcdc_cli.cli import units
-from pgcdc_cli.cli.printing import flush, human_bytes, write
+from pgcdc_cli.cli.printing import can_redraw, flush, human_bytes, write
 from pgcdc_cli.ending_signals import early_ending
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -48,7 +48,7 @@ def repeat(interval: float, view: Callable[[], Iterable[str]]) -> None:
     """
     size, lines = shutil.get_terminal_size(), list(view())
     early_ending.check()
-    in_place = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    in_place = can_redraw(sys.stdout)
     with _terminal() if in_place else nullcontext(_print) as show, _keys(in_place) as is_over:
         show(lines)
         while not is_over(interval, size):

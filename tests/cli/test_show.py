@@ -201,12 +201,12 @@ def test_pretty_is_for_people(stream, pgcdc):
 def on_a_terminal(arguments, cwd, *, program=PGCDC, **env):
     """Run pgcdc with a terminal as standard output; return what reached it."""
     controller, terminal = os.openpty()
-    clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    given = {**os.environ, "NO_COLOR": None, "TERM": "xterm", "PAGER": "", **env}
     process = subprocess.Popen(
         [*program, *arguments],
         stdout=terminal,
         cwd=cwd,
-        env={**clean, "TERM": "xterm", "PAGER": "", **env},
+        env={name: value for name, value in given.items() if value is not None},
     )
     os.close(terminal)
     output = b""
@@ -227,6 +227,22 @@ def test_on_a_terminal_it_is_pretty_and_coloured_unless_told_otherwise(stream, t
         plain = on_a_terminal(["show", "d"], tmp_path, **env)
         assert "INSERT public.orders" in plain
         assert "\x1b" not in plain
+
+
+def test_on_a_dumb_terminal_only_the_pager_that_is_asked_for_pages(stream, tmp_path, monkeypatch):
+    """On one, less waits for a key before it shows anything."""
+    stream("-D", "d")
+    less = tmp_path / "bin" / "less"
+    less.parent.mkdir()
+    less.write_text("#!/bin/sh\nsed 's/^/|/'\n")
+    less.chmod(0o755)
+    path = f"{less.parent}:{os.environ['PATH']}"
+    monkeypatch.setitem(os.environ, "PATH", path)
+    paged = {
+        term: on_a_terminal(["show", "d"], tmp_path, TERM=term, PAGER=None) for term in ("xterm", "dumb")
+    }
+    assert [text.startswith("|") for text in paged.values()] == [True, False]
+    assert on_a_terminal(["show", "d"], tmp_path, TERM="dumb", PAGER="less").startswith("|")
 
 
 def test_on_a_terminal_it_goes_through_the_pager(stream, tmp_path):

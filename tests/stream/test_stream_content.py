@@ -184,6 +184,15 @@ def test_a_person_who_writes_to_files_sees_progress(database18, tmp_path, count,
     assert "lag 0 bytes, " in shown[-1]
 
 
+def test_on_a_dumb_terminal_progress_rewrites_no_line(database18, tmp_path):
+    database18.execute("CREATE TABLE t (a int); CREATE PUBLICATION pub FOR TABLE t")
+    arguments = ["-D", str(tmp_path / "out"), "--idle-timeout", "1200ms"]
+    line = stream_command(database18.uri, database18.create_slot(), *arguments)
+    status, printed = on_a_terminal(line, TERM="dumb")
+    assert status == 0
+    assert re.fullmatch(r"pgcdc: lag .*; 0 rows in 0 transactions\r\n", printed)
+
+
 def test_raw_output_is_byte_for_byte_that_of_pg_recvlogical(database, tmp_path):
     database.execute("CREATE TABLE t (a int PRIMARY KEY, b text); CREATE PUBLICATION pub FOR TABLE t")
     slot = database.create_slot()
