@@ -35,6 +35,7 @@ from pgcdc_cli.stream.snapshot.snapshot_rows import Stamper, snapshot_batch
 from pgcdc_cli.stream.snapshot.snapshot_session import Columns
 from pgcdc_cli.stream.snapshot.snapshot_tables import SnapshotTable
 from pgcdc_cli.types.database_text import DatabaseText
+from pgcdc_cli.types.pg_type import is_name
 
 log = logging.getLogger("pgcdc")
 
@@ -294,7 +295,7 @@ class Resnapshot:
             replace(
                 one,
                 rows=one.rows + moved.rows + read.rows,
-                after=one.after if read.last is None else self._key(one, table, read.last),
+                after=one.after if read.last is None else self._key(one, table, read.rows, read.last),
                 moved=(),
                 caught_up_at=look.position,
                 stage=stage,
@@ -311,11 +312,12 @@ class Resnapshot:
             rows, size, last = rows + len(batch), size + received, columns
         return _WrittenRows(rows, size, last)
 
-    def _key(self, one: TableResnapshot, table: SnapshotTable, columns: Columns) -> RowKey:
-        """Return the key of the last row."""
+    def _key(self, one: TableResnapshot, table: SnapshotTable, rows: int, columns: Columns) -> RowKey:
+        """Return the key of the last of these rows."""
         where = {column.name: index for index, column in enumerate(table.schema.columns)}
-        values = [columns[where[name]][-1].as_py() for name in one.key]
-        return tuple(self._source.text.keeping().name(value) for value in values)
+        values = {name: columns[where[name]][-1].as_py() for name in one.key}
+        texts = {name: self._source.text.keeping().name(value) for name, value in values.items()}
+        return tuple((texts | self._session.last_oids(one, table, rows)).values())
 
     def _reach(self, one: TableResnapshot) -> None:
         """Record a table's progress, with an edge after the rows written."""
@@ -438,8 +440,14 @@ def _keys(batch: ChangeBatch, names: Sequence[str], text: DatabaseText) -> Itera
 
 
 def _values(batch: ChangeBatch, index: int) -> list[bytes | None]:
-    """Return the values of a key column; those that were not sent are taken from the old row."""
+    """Return the values of a key column, None where they aren't known.
+
+    Those that were not sent are taken from the old row.
+    """
     assert batch.new is not None
+    if is_name(batch.table.columns[index].type):
+        # Others may give the name to another object.
+        return [None] * len(batch)
     new = texts_of(batch.new.columns, index) or []
     old = None if batch.old is None else texts_of(batch.old.columns, index)
     return new if old is None else [old[n] if value is None else value for n, value in enumerate(new)]

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from pgcdc_cli.changes.edge import RowKey, TableResnapshot
 from pgcdc_cli.changes.selection import NamePattern
-from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.changes.table import TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.relations import Describe
@@ -22,6 +22,7 @@ from pgcdc_cli.stream.snapshot.snapshot_tables import (
     find_tables,
 )
 from pgcdc_cli.types.database_text import DatabaseText
+from pgcdc_cli.types.pg_type import is_name
 
 LOCK_TIMEOUT = "200ms"
 """How long the stream waits for a locked table before it goes on, and tries again later."""
@@ -96,7 +97,7 @@ LEFT JOIN LATERAL (
 """
 
 _UNKNOWN_NAMES = {"22P02", "42P01", "42704", "3F000"}
-"""What the server says of a name that was renamed: of an enum's value, a table, another object, a schema."""
+"""What the server says of a name that was renamed: of an enum's value, or, in a row type, of an object."""
 
 _UNDEFINED_FUNCTION = "42883"
 _OTHER_OPERATORS = "the index of its key has an operator class that tells apart what is equal otherwise"
@@ -183,11 +184,25 @@ class ResnapshotSession:
 
     def chunk(self, one: TableResnapshot, table: SnapshotTable, limit: int) -> Iterator[tuple[int, Columns]]:
         """Yield the next rows in the order of the key, at most `limit`: bytes received, and columns."""
-        key = self._key(one)
-        beyond = [] if one.after is None else [sql.SQL("{} > {}").format(key.row, key.values(one.after))]
-        order = sql.SQL(", ").join(key.columns)
-        tail = sql.SQL(" ORDER BY {} LIMIT {}").format(order, sql.Literal(limit))
-        return self._copy(table, table.query(_AS_STREAMED, *beyond) + tail)
+        return self._copy(table, self._next_rows(one, table, limit), table.schema.columns)
+
+    def last_oids(self, one: TableResnapshot, table: SnapshotTable, rows: int) -> dict[str, str]:
+        """Return the OIDs of those columns in the key of a chunk's last row whose text is a name.
+
+        Others may give the name to another object before the next chunk is read.
+        """
+        columns = [
+            column for column in table.schema.columns if column.name in one.key and is_name(column.type)
+        ]
+        if not columns:
+            return {}
+        oids = sql.SQL(", ").join(map(_as_oid, columns))
+        last = self._next_rows(one, table, 1, rows - 1)
+        query = sql.SQL("SELECT {} FROM ({}) AS last").format(oids, last)
+        [(_, found)] = self._copy(table, query, columns)
+        return {
+            column.name: values[0].as_py().decode() for column, values in zip(columns, found, strict=True)
+        }
 
     def moved(self, one: TableResnapshot, table: SnapshotTable) -> Iterator[tuple[int, Columns]]:
         """Yield the rows to read once more, those that still exist: bytes received, and columns."""
@@ -196,7 +211,16 @@ class ResnapshotSession:
         key = self._key(one)
         values = sql.SQL(", ").join(map(key.values, one.moved))
         these = sql.SQL("{} IN ({})").format(key.row, values)
-        return self._copy(table, table.query(_AS_STREAMED, these))
+        return self._copy(table, table.query(_AS_STREAMED, these), table.schema.columns)
+
+    def _next_rows(
+        self, one: TableResnapshot, table: SnapshotTable, limit: int, skip: int = 0
+    ) -> sql.Composed:
+        key = self._key(one)
+        beyond = [] if one.after is None else [sql.SQL("{} > {}").format(key.row, key.values(one.after))]
+        order = sql.SQL(", ").join(key.columns)
+        tail = sql.SQL(" ORDER BY {} LIMIT {} OFFSET {}").format(order, limit, skip)
+        return table.query(_AS_STREAMED, *beyond) + tail
 
     def _key(self, one: TableResnapshot) -> "_Key":
         """See how the key's columns are compared, and let their operators be found. May raise USAGE."""
@@ -207,9 +231,11 @@ class ResnapshotSession:
         columns = [_collated(name, (collations or {}).get(name)) for name in one.key]
         return _Key(columns, [sql.Identifier(*name) for name in types], self._text.keeping())
 
-    def _copy(self, table: SnapshotTable, query: sql.Composable) -> Iterator[tuple[int, Columns]]:
+    def _copy(
+        self, table: SnapshotTable, query: sql.Composable, columns: Sequence[TableColumn]
+    ) -> Iterator[tuple[int, Columns]]:
         try:
-            types = [column.type for column in table.schema.columns]
+            types = [column.type for column in columns]
             yield from self.snapshot.copy(query, types, self._text, self._stopped)
         except psycopg.Error as error:
             failure = server_failure(table.reading, error, READING)
@@ -231,6 +257,12 @@ def _collated(column: str, collation: Sequence[str] | None) -> sql.Composed:
     """Name a column, with the collation that isn't its own."""
     name = sql.SQL("{}").format(sql.Identifier(column))
     return name if collation is None else sql.SQL("{} COLLATE {}").format(name, sql.Identifier(*collation))
+
+
+def _as_oid(column: TableColumn) -> sql.Composed:
+    """Write a value's OID, or an array's OIDs, as text."""
+    oid = sql.SQL("oid[]" if column.type.element else "oid")
+    return sql.SQL("CAST(CAST({} AS {}) AS text)").format(sql.Identifier(column.name), oid)
 
 
 class _Key(NamedTuple):
