@@ -283,6 +283,11 @@ class StreamRun:
             self._sink.flush()
             self._loop.acknowledge()
 
+        def abandon() -> None:
+            assert slices is not None, "what isn't decoded has no rows"
+            self._writer.back_to_edge()
+            slices.restart(self._sink.edge.last_commit)
+
         wanted = WantedRows(settings.publications, selection=settings.selection)
         source = ResnapshotSource(
             wanted,
@@ -292,7 +297,7 @@ class StreamRun:
             lambda: self._signals.ends,
             self._told,
         )
-        again = Resnapshot(source, ResnapshotOutput(self._sink, write, confirm, self._writer.back_to_edge))
+        again = Resnapshot(source, ResnapshotOutput(self._sink, write, confirm, abandon))
         try:
             with self._signals.interruptible():
                 again.begin(connected.connection.here)

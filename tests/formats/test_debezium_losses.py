@@ -6,15 +6,18 @@ from dataclasses import replace
 import pytest
 from batches import UNCHANGED, Stream, change, key_only, stamp, table
 
+from pgcdc_cli.changes.edge import Edge
 from pgcdc_cli.changes.slice import TruncateChange
 from pgcdc_cli.changes.table import ColumnFacts, TableFacts
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.debezium_format import DebeziumFormat
 from pgcdc_cli.formats.debezium.losses import LOSSES
 from pgcdc_cli.formats.debezium.properties import connector_config
+from pgcdc_cli.lsn import Lsn
 
 PLACEHOLDER = "__debezium_unavailable_value"
 FIRST, SECOND, THIRD = "0/1A2B010", "0/1A2B020", "0/1A2B030"
+TWO_NUMBERS = table({"id": "int8", "v": "numeric", "w": "numeric", "x": "text"})
 
 
 def losses(kind: str, operation: str, values: list, default: str | None = None) -> list[tuple[str, str]]:
@@ -103,22 +106,33 @@ def test_a_column_that_only_the_key_has_loses_nothing():
     assert [piece.target for piece in pieces] == ["public.orders"]
 
 
+def reported(encoding: DebeziumFormat, row: list, edge: Edge | None = None) -> list[str]:
+    """Name the columns of an inserted row whose losses are reported; with an edge, it is kept."""
+    inserted = replace(Stream(changes=[change(TWO_NUMBERS, "I", [1], [row])]).slice(), edge=edge)
+    found = [bytes(piece.data) for piece in encoding.encode(inserted).pieces if piece.target == LOSSES]
+    return [json.loads(line)["column"] for data in found for line in data.splitlines()]
+
+
 def test_a_loss_is_reported_once_for_each_column_and_others_are_looked_for_after_it():
-    schema = table({"id": "int8", "v": "numeric", "w": "numeric", "x": "text"})
     encoding = DebeziumFormat(ConnectorConfig(topic_prefix="srv"))
     encoding.restart("shop", None)
-    found = []
-    for row in (
+    rows = (
         ["1", "1.50", "1", "x"],
         ["2", "1.50", "1.50", PLACEHOLDER],
         ["3", "0.0", "0.0", PLACEHOLDER],
-    ):
-        pieces = encoding.encode(Stream(changes=[change(schema, "I", [1], [row])]).slice()).pieces
-        lines = [
-            line for piece in pieces if piece.target == LOSSES for line in bytes(piece.data).splitlines()
-        ]
-        found.append([json.loads(line)["column"] for line in lines])
-    assert found == [["v"], ["w", "x"], []]
+    )
+    assert [reported(encoding, row) for row in rows] == [["v"], ["w", "x"], []]
+
+
+def test_a_loss_is_reported_again_only_if_its_report_was_taken_back():
+    """As what follows the last edge is when a connection is lost, or a table is read anew."""
+    encoding = DebeziumFormat(ConnectorConfig(topic_prefix="srv"))
+    encoding.restart("shop", None)
+    kept = reported(encoding, ["1", "1.50", "1", "x"], Edge(Lsn(9)))
+    taken_back = reported(encoding, ["2", "1.50", "1.50", "x"])
+    encoding.restart("shop", None)
+    assert (kept, taken_back) == (["v"], ["w"])
+    assert reported(encoding, ["2", "1.50", "1.50", "x"]) == ["w"]
 
 
 UNWRAP = {
@@ -131,8 +145,8 @@ UNWRAP = {
 }
 
 
-@pytest.mark.parametrize(("topics", "reported"), [("srv.public.other", 2), ("srv.public.orders", 0)])
-def test_a_transform_of_other_tables_hides_no_loss(topics, reported):
+@pytest.mark.parametrize(("topics", "reports"), [("srv.public.other", 2), ("srv.public.orders", 0)])
+def test_a_transform_of_other_tables_hides_no_loss(topics, reports):
     """A merge makes this table of its events, which are whole, and has to know of what they lack."""
     schema = table({"id": "int8", "v": "numeric"})
     encoding = DebeziumFormat(connector_config(UNWRAP | {"predicates.p.pattern": topics}))
@@ -140,4 +154,4 @@ def test_a_transform_of_other_tables_hides_no_loss(topics, reported):
     skipped = TruncateChange(schema, stamp(2), False, False)
     stream = Stream(changes=[change(schema, "I", [1], [["1", "NaN"]])], truncates=[skipped])
     pieces = [piece for piece in encoding.encode(stream.slice()).pieces if piece.target == LOSSES]
-    assert sum(bytes(piece.data).count(b"\n") for piece in pieces) == reported
+    assert sum(bytes(piece.data).count(b"\n") for piece in pieces) == reports

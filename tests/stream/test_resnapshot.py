@@ -422,6 +422,26 @@ def test_a_key_with_a_name_that_is_renamed_is_read_from_its_first_row(
     assert read[begun:] == list(range(1, 121))
 
 
+def test_a_loss_is_reported_though_the_rows_in_which_it_was_found_are_taken_back(database18, tmp_path):
+    """The row that moved is read, then the last row's key is unknown, and the table is begun anew."""
+    database18.execute(
+        "CREATE TABLE one (); CREATE TABLE other (); CREATE TYPE pair AS (name regclass, n int);"
+        "CREATE TABLE items (id pair, n int, doc text[], PRIMARY KEY (id, n));"
+        "ALTER TABLE items ALTER doc SET STORAGE EXTERNAL;"
+        "INSERT INTO items SELECT ROW('other', 1)::pair, g FROM generate_series(1, 120) g;"
+        "UPDATE items SET doc = ARRAY[ARRAY[repeat('d', 9999)]] WHERE n = 120;"
+        "CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot, out = database18.create_slot(), tmp_path / "out"
+    arguments = (database18.uri, slot, "-D", out, *FORMATS["debezium"], *AGAIN, *OFTEN)
+    killed = subprocess.run(small_chunks(*arguments, where="behind", step=2), check=False, timeout=60)
+    assert (killed.returncode, progress(out)["stage"]) == (-signal.SIGKILL, "reading")
+    database18.execute("UPDATE items SET id = ROW('one', 1) WHERE n = 120; ALTER TABLE other RENAME TO third")
+    subprocess.run(small_chunks(*arguments, *NOW), check=True)
+    found = [line for file in out.glob("_losses/*") for line in file.read_text().splitlines()]
+    assert [json.loads(line)["column"] for line in found].count("doc") == 1
+
+
 @pytest.mark.parametrize(("key", "value"), [("regclass", "{}"), ("regclass[]", "ARRAY[{}]"), ("known", "{}")])
 @pytest.mark.parametrize("while_it_runs", [False, True])
 def test_a_key_whose_names_are_given_to_other_objects_is_read_on_where_it_was(

@@ -83,6 +83,7 @@ class DebeziumFormat:
     _state: EventSequenceState = field(default_factory=EventSequenceState, init=False)
     _context: RunContext = field(init=False)
     _reported: set[tuple[str, ...]] = field(default_factory=set, init=False)
+    _reported_at_edge: frozenset[tuple[str, ...]] = field(default=frozenset(), init=False)
 
     def __post_init__(self) -> None:
         self._context = RunContext(self.config, "", self.values_only, str(uuid.uuid4()))
@@ -108,7 +109,7 @@ class DebeziumFormat:
         # Each connection makes new table objects; to find them in these caches would compare every column.
         event_table.cache_clear()
         row_template.cache_clear()
-        self._reported = set()
+        self._reported = set(self._reported_at_edge)
         self._state = EventSequenceState() if last_commit is None else EventSequenceState(*last_commit)
 
     def encode(self, slice_: Slice) -> EncodedSlice:
@@ -130,6 +131,8 @@ class DebeziumFormat:
             encoded += self._transactions(sequence.boundaries, totals)
         encoded += self._skipped(slice_)
         self._state = sequence.after
+        if slice_.edge is not None and len(self._reported) > len(self._reported_at_edge):
+            self._reported_at_edge = frozenset(self._reported)
         several = bool(self.config.transforms) or any(b.operation in "UD" for b in slice_.changes)
         pieces = [_piece(lines, several=several) for lines in LINES.in_order(encoded)]
         pieces += self._empty(slice_)
