@@ -111,8 +111,7 @@ class RunStart:
         )
         self.slot_to_come = False
         if self.needs_snapshot and not settings.peek:
-            self._drop_leftover_slot(connection)
-            self.slot_to_come = self._snapshot_creates_slot()
+            self.slot_to_come = self._snapshot_creates_slot(connection)
         if self.slot_to_come:
             self._catalog.check_wal_level()
             position = Lsn(0)
@@ -167,25 +166,16 @@ class RunStart:
         self._checked(source, Lsn(0), connection)
         self._check_log_end(log_end, in_recovery=connection.in_recovery)
 
-    def _drop_leftover_slot(self, connection: ReplicationConnection) -> None:
-        """Drop the slot of a run that ended when it had created it.
-
-        Its position, which that run recorded in the checkpoint, shows that it is ours.
-        """
-        checkpoint = self._sink.checkpoint
-        if checkpoint is None or checkpoint.read or not checkpoint.creating:
-            return
-        slot = self._catalog.slot(self._settings.slot)
-        if slot is not None and slot.confirmed_flush_lsn == checkpoint.creating:
-            connection.drop_slot(self._settings.slot)
-
-    def _snapshot_creates_slot(self) -> bool:
+    def _snapshot_creates_slot(self, connection: ReplicationConnection) -> bool:
         """Whether the snapshot is still to create the slot. Raises SLOT_EXISTS for another's."""
         settings, checkpoint = self._settings, self._sink.checkpoint
         slot = self._catalog.slot(settings.slot)
         if checkpoint is not None and checkpoint.read:
             check_begun(checkpoint, slot)
             return False
+        if slot is not None and _is_leftover(slot, checkpoint):
+            connection.drop_slot(settings.slot)
+            return True
         if slot is None:
             check_slot_name(settings.slot)
             return True
@@ -317,3 +307,12 @@ class RunStart:
         if wanted < position:
             log.warning("could not start at %s: the slot is already at %s", wanted, position)
         return max(wanted, position)
+
+
+def _is_leftover(slot: Slot, checkpoint: Checkpoint | None) -> bool:
+    """Whether a slot is that of a run that ended when it had created it, and had read no table.
+
+    Its position, which that run recorded in the checkpoint, shows that it is ours.
+    """
+    creating = None if checkpoint is None else checkpoint.creating
+    return creating is not None and slot.confirmed_flush_lsn == creating
