@@ -24,6 +24,12 @@ def gap_remedy_of_file(disk: Disk, folder: str, name: str, checkpoint: Checkpoin
     found = disk.stat(f"{folder}/{there}")
     if found is None or not checkpoint.files or found.size <= checkpoint.files[0].state.size:
         return None
+    return remedy_of_longer_file(disk, folder, name, checkpoint)
+
+
+def remedy_of_longer_file(disk: Disk, folder: str, name: str, checkpoint: Checkpoint) -> str:
+    """Return the hint for a gap that would cut off what a file has, wherever it is now."""
+    there = moved_name(disk, folder, name, checkpoint) or name
     control = beside(name).checkpoint
     move = "move the file away, " if there == name else ""
     return _remedy(there, checkpoint, f"{move}remove {control}, and run again")

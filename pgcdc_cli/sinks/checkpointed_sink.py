@@ -371,11 +371,15 @@ class CheckpointedSink:
             self._release()
 
     def _release_unstarted(self) -> None:
-        """Let go of a file that was moved before `start`: the next run would look for it in vain."""
+        """Let go of a file that was moved before `start`: the next run would look for it in vain.
+
+        Not of one with more than the checkpoint knows, which must not be cut off before the source is known.
+        """
         waits = self._lock is not None and self._guard.failure is None and not self._started
         if self._reopening and waits and self._checkpoint is not None and self._checkpoint.inode is not None:
             with self._guard:
-                self._begin()
+                if self.gap_remedy is None:
+                    self._begin()
 
     def _finish(self) -> None:
         """Make everything durable; reopen the file, or finish the segment, if that may be."""

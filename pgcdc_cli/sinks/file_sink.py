@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import ClassVar
 
-from pgcdc_cli.directory.beyond_checkpoint import gap_remedy_of_file, moved_name
+from pgcdc_cli.directory.beyond_checkpoint import moved_name, remedy_of_longer_file
 from pgcdc_cli.directory.checkpoint import Checkpoint, FileState, PartialFile
 from pgcdc_cli.directory.disk import Disk, HeldLock, OpenFiles, Stat, damaged
 from pgcdc_cli.directory.file_names import beside
@@ -67,7 +67,7 @@ class SingleFile:
         """The hint for a gap that would cut off what is in the file."""
         if self._uncut is None:
             return None
-        return gap_remedy_of_file(self._files.disk, self._files.root, self._name, self._uncut)
+        return remedy_of_longer_file(self._files.disk, self._files.root, self._name, self._uncut)
 
     @property
     def _full(self) -> str:
@@ -98,12 +98,13 @@ class SingleFile:
         if checkpoint.inode is None:
             self._check_empty("the checkpoint names none", _MOVE_AWAY)
             return checkpoint
-        self._uncut = checkpoint
         (entry,) = checkpoint.files
         self._moved = self._find_moved(checkpoint, entry.state)
+        there = self._files.stat(self._moved or self._name)
+        self._uncut = checkpoint if there is not None and there.size > entry.state.size else None
         if self._moved is not None:
             return checkpoint
-        if self._files.stat(self._name) is None:
+        if there is None:
             hint = self._without_it(checkpoint)
             raise damaged(self._full, "it is missing; was it moved without HUP?", hint=hint)
         self._files.descriptor(self._name)

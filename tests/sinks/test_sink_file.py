@@ -298,6 +298,30 @@ def test_what_was_written_stays_until_the_source_is_known_to_send_it_again(tmp_p
     assert lines(path) == expected(TXS[:1])
 
 
+@pytest.mark.parametrize("folder", ["", "old"])
+def test_hup_after_a_move_cuts_nothing_off_before_the_source_is_known_to_send_it_again(tmp_path, folder):
+    """The run may have waited for its server, or found that the slot is ahead of an older checkpoint."""
+    path, moved = tmp_path / "out", tmp_path / folder / "out.1"
+    moved.parent.mkdir(exist_ok=True)
+    sink = started(path)
+    sink.write(feed().whole(TXS[0]))
+    sink.flush()
+    sink.write(feed().whole(TXS[1]))
+    killed(sink)
+    waiting = make_sink(path)
+    waiting.open()
+    path.rename(moved)
+    waiting.reopen()
+    assert "has changes beyond its checkpoint" in waiting.gap_remedy
+    waiting.close()
+    assert lines(moved) == expected(TXS[:2])
+    moved.rename(path)
+    sink = make_sink(path)
+    sink.open()
+    go_on(sink, feed(), TXS, TXS[0].end_lsn)
+    assert lines(path) == expected(TXS)
+
+
 def test_what_a_moved_file_has_beyond_its_checkpoint_is_named(tmp_path):
     path = tmp_path / "out"
     sink = started(path)
