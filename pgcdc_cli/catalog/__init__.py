@@ -14,6 +14,7 @@ from pgcdc_cli.catalog.publications import (
     Publication,
     PublishedTable,
     alter_statements,
+    check_names,
     create_statement,
     drop_statement,
     missing_publications,
@@ -234,6 +235,7 @@ class Catalog:
     def create_publication(self, publication: Publication) -> None:
         """Create a publication of tables, of all tables in schemas, or of all tables."""
         doing = f'create publication "{publication.name}"'
+        check_names(self._session, doing, [publication])
         try:
             self._session.run(create_statement(publication), doing, {"42710": ErrorKind.PUBLICATION})
         except PgcdcError as error:
@@ -263,14 +265,22 @@ class Catalog:
     def set_publication_tables(self, publication: Publication) -> None:
         """Set an existing publication's tables, replacing its current ones."""
         doing = f'change publication "{publication.name}"'
+        check_names(self._session, doing, [publication])
         self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
 
     def alter_publication(self, name: str, change: Alteration) -> None:
         """Alter a publication in one transaction."""
+        doing = f'alter publication "{name}"'
+        check_names(self._session, doing, filter(None, (change.add, change.drop, change.put)))
         unfit = dict.fromkeys(("42704", "42710", "55000"), ErrorKind.PUBLICATION)
-        self._session.run(alter_statements(name, change), f'alter publication "{name}"', unfit)
+        self._session.run(alter_statements(name, change), doing, unfit)
 
     def drop_publication(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a publication."""
-        statement = drop_statement(name, if_exists=if_exists)
-        self._session.run(statement, f'drop publication "{name}"', {"42704": ErrorKind.PUBLICATION})
+        doing = f'drop publication "{name}"'
+        # The server would cut off a name that is too long, and drop another publication.
+        if not self.missing_publications([name]):
+            self._session.run(drop_statement(name), doing, {"42704": ErrorKind.PUBLICATION})
+        elif not if_exists:
+            hint = self.other_publications(name)
+            raise PgcdcError(ErrorKind.PUBLICATION, f"could not {doing}: it does not exist", hint=hint)

@@ -1,12 +1,13 @@
 """Publications: what they publish, and the statements that create, alter and drop them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from psycopg import sql
 
 from pgcdc_cli.catalog.server import Session
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 GeneratedColumns: TypeAlias = Literal["none", "stored"]
 """`publish_generated_columns`: those published without a column list; stored ones from PostgreSQL 18 on."""
@@ -50,6 +51,10 @@ WHERE t.pubname = ANY (%(names)s::text[])
 _MISSING = """
 SELECT n FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (n, i)
 WHERE NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = n) ORDER BY i
+"""
+
+_CUT_OFF = """
+SELECT n FROM unnest(%(names)s::text[]) WITH ORDINALITY AS given (n, i) WHERE n <> n::name ORDER BY i LIMIT 1
 """
 
 
@@ -114,6 +119,21 @@ def missing_publications(session: Session, names: Sequence[str]) -> list[str]:
     """List those of `names` that don't exist, in their order."""
     rows = session.ask(_MISSING, {"names": list(names)}, "look for the publications", opens_no_table=True)
     return [name for (name,) in rows]
+
+
+def check_names(session: Session, doing: str, publications: Iterable[Publication]) -> None:
+    """Raise PgcdcError (USAGE) for a name that is too long: the server would cut it off, and take another."""
+    names = [name for publication in publications for name in _names(publication)]
+    for (name,) in session.ask(_CUT_OFF, {"names": names}, doing):
+        message = f'could not {doing}: "{name}" is longer than any name'
+        raise PgcdcError(ErrorKind.USAGE, message, hint="a name has at most 63 bytes")
+
+
+def _names(publication: Publication) -> Iterator[str]:
+    yield publication.name
+    yield from publication.schemas
+    for table in publication.tables:
+        yield from (table.schema, table.name, *(table.columns or ()))
 
 
 def create_statement(publication: Publication) -> sql.Composed:
@@ -204,7 +224,5 @@ def _identifiers(names: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
-def drop_statement(name: str, *, if_exists: bool) -> sql.Composed:
-    return sql.SQL("DROP PUBLICATION {}{}").format(
-        sql.SQL("IF EXISTS " if if_exists else ""), sql.Identifier(name)
-    )
+def drop_statement(name: str) -> sql.Composed:
+    return sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name))

@@ -282,12 +282,7 @@ def drop(
     """Drop a publication. Slots that still name it will fail."""
     from pgcdc_cli.catalog import Catalog
 
-    missing = "see which exist with: pgcdc publication list"
-    rights = _OWNERS.format(quote(name))
-    with (
-        hints({ErrorKind.PUBLICATION: missing, ErrorKind.RIGHTS: rights}),
-        Catalog(conninfo) as catalog,
-    ):
+    with hints({ErrorKind.RIGHTS: _OWNERS.format(quote(name))}), Catalog(conninfo) as catalog:
         catalog.drop_publication(name, if_exists=if_exists)
 
 

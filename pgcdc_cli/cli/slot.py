@@ -113,16 +113,15 @@ def drop(
     from pgcdc_cli.replication.connection import ReplicationConnection
 
     in_the_way = {
-        ErrorKind.SLOT_MISSING: "see which exist with: pgcdc slot list",
         ErrorKind.SLOT_ACTIVE: f"stop what is reading it (see pgcdc slot show {name}), or add --wait",
     }
     try:
         with hints(in_the_way), ReplicationConnection(conninfo) as connection:
             slot = _slot_seen_by(connection, name)
-            droppable = slot is not None and (wait or slot.active_pid is None)
+            droppable = wait or slot.active_pid is None
             if droppable and not yes and sys.stdin.isatty() and sys.stderr.isatty():
                 _ask(f'Drop slot "{name}" and the changes that are still to be read from it?')
-            if wait and slot is not None and slot.active_pid is not None:
+            if wait and slot.active_pid is not None:
                 say(f'slot "{name}" is active for PID {slot.active_pid}: waiting for its end')
             connection.drop_slot(name, wait=wait)
     except PgcdcError as error:
@@ -131,12 +130,12 @@ def drop(
         say(f'slot "{name}" does not exist')
 
 
-def _slot_seen_by(connection: "ReplicationConnection", name: str) -> "Slot | None":
+def _slot_seen_by(connection: "ReplicationConnection", name: str) -> "Slot":
     from pgcdc_cli.catalog import Catalog
 
     catalog = Catalog(connection.here)
     with catalog.over(connection.own_session):
-        return catalog.slot(name)
+        return _named(catalog, name)
 
 
 @app.command("peek", cls=Command, epilog=examples("pgcdc slot peek shop_slot -d shop --limit 10"))
@@ -285,12 +284,10 @@ def copy(
     from pgcdc_cli.replication.commands import check_slot_name
 
     check_slot_name(new)
-    wrong_name = {
-        ErrorKind.SLOT_EXISTS: "choose another name: pgcdc slot list shows those that exist",
-        ErrorKind.SLOT_MISSING: "see which exist with: pgcdc slot list",
-    }
-    with hints(wrong_name), Catalog(conninfo) as catalog:
-        write(f"{new} {catalog.copy_slot(old, new)}")
+    exists = "choose another name: pgcdc slot list shows those that exist"
+    with hints({ErrorKind.SLOT_EXISTS: exists}), Catalog(conninfo) as catalog:
+        position = catalog.copy_slot(_named(catalog, old).name, new)
+    write(f"{new} {position}")
 
 
 @app.command("alter", cls=Command, epilog=examples("pgcdc slot alter shop_slot -d shop --failover"))
@@ -404,13 +401,18 @@ def _find(conninfo: str, name: str) -> "Slot":
     from pgcdc_cli.catalog import Catalog
 
     with Catalog(conninfo) as catalog:
-        slot = catalog.slot(name)
-        if slot is None:
-            raise PgcdcError(
-                ErrorKind.SLOT_MISSING,
-                f'could not find slot "{name}": it does not exist',
-                hint=catalog.other_slots(name, "see which exist with: pgcdc slot list"),
-            )
+        return _named(catalog, name)
+
+
+def _named(catalog: "Catalog", name: str) -> "Slot":
+    """Look a slot up. The server would cut off a name that is too long, and take another slot."""
+    slot = catalog.slot(name)
+    if slot is None:
+        raise PgcdcError(
+            ErrorKind.SLOT_MISSING,
+            f'could not find slot "{name}": it does not exist',
+            hint=catalog.other_slots(name, "see which exist with: pgcdc slot list"),
+        )
     return slot
 
 

@@ -167,10 +167,54 @@ def test_a_missing_publication_is_an_error_unless_that_will_do(database18, pgcdc
         "-d",
         database18.uri,
         status=7,
-        error='could not drop publication "p": publication "p" does not exist',
+        error='could not drop publication "p": it does not exist',
         hint="see which exist with: pgcdc publication list",
     )
     assert pgcdc("publication", "drop", "p", "-d", database18.uri, "--if-exists").status == 0
+
+
+LONGEST = "é" * 31 + "b"
+"""A name of 63 bytes."""
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (("create", f"{LONGEST}c"), ()),
+        (("create", "q"), ("--table", f"{LONGEST}c")),
+        (("create", "q"), ("--table", f"items({LONGEST}c)")),
+        (("create", "q"), ("--schema", f"{LONGEST}c")),
+        (("alter", LONGEST), ("--add-table", f"{LONGEST}c.items")),
+        (("alter", LONGEST), ("--drop-table", f"{LONGEST}c")),
+        (("alter", LONGEST), ("--set-table", f"{LONGEST}c")),
+    ],
+)
+def test_a_name_that_is_too_long_is_not_cut_off_to_that_of_something_else(
+    database, pgcdc, refused, command, options
+):
+    """As the server does: it would publish, or leave out, a table that nobody named."""
+    database.execute(f"CREATE TABLE {LONGEST} (id int PRIMARY KEY); CREATE TABLE items ({LONGEST} int)")
+    database.execute(f"CREATE SCHEMA {LONGEST}; CREATE TABLE {LONGEST}.items ()")
+    database.execute(f"CREATE PUBLICATION {LONGEST} FOR TABLE {LONGEST}")
+    before = shown(pgcdc, database, LONGEST)
+    verb, name = command
+    refused(
+        *("publication", *command, *options, "-d", database.uri),
+        status=2,
+        error=f'could not {verb} publication "{name}": "{LONGEST}c" is longer than any name',
+        hint="a name has at most 63 bytes",
+    )
+    assert shown(pgcdc, database, LONGEST) == before
+    assert pgcdc("publication", "show", "q", "-d", database.uri).status == 7
+
+
+def test_a_name_that_is_too_long_drops_no_other_publication(database, pgcdc, refused):
+    database.execute(f"CREATE PUBLICATION {LONGEST}")
+    line = ("publication", "drop", f"{LONGEST}c", "-d", database.uri)
+    error = f'could not drop publication "{LONGEST}c": it does not exist'
+    refused(*line, status=7, error=error, hint=f'did you mean "{LONGEST}"')
+    assert pgcdc(*line, "--if-exists").status == 0
+    assert shown(pgcdc, database, LONGEST)["name"] == LONGEST
 
 
 def test_show_of_no_publication(database18, refused):

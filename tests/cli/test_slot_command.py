@@ -192,12 +192,28 @@ def test_a_missing_slot_is_an_error_unless_that_will_do(database, pgcdc, refused
         "-d",
         database.uri,
         status=5,
-        error=f'could not drop slot "{name}": replication slot "{name}" does not exist',
+        error=f'could not find slot "{name}": it does not exist',
         hint="see which exist with: pgcdc slot list",
     )
     ran = pgcdc("slot", "drop", name, "-d", database.uri, "--if-exists")
     assert (ran.status, ran.out, ran.err) == (0, "", f'pgcdc: slot "{name}" does not exist\n')
     assert pgcdc("-q", "slot", "drop", name, "-d", database.uri, "--if-exists").err == ""
+
+
+@pytest.mark.parametrize(("command", "more"), [("drop", ()), ("copy", ("another",))])
+def test_a_name_that_is_too_long_is_not_cut_off_to_that_of_another_slot(
+    database, refused, name, command, more
+):
+    """As the server does: it would drop or copy a slot that nobody named."""
+    longest = database.create_slot(name.ljust(63, "_"))
+    refused(
+        *("slot", command, f"{longest}_", *more, "-d", database.uri),
+        status=5,
+        error=f'could not find slot "{longest}_": it does not exist',
+        hint=f'did you mean "{longest}"; or see which exist with: pgcdc slot list',
+    )
+    assert exists(database, longest)
+    assert not exists(database, "another")
 
 
 def reader_of(database, name):
