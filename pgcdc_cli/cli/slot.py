@@ -232,7 +232,8 @@ def advance(
     from pgcdc_cli.catalog import Catalog
 
     slot, target = _find(conninfo, name), units.end_position(to)
-    at = slot.confirmed_flush_lsn
+    _check_is_own(slot, "advance")
+    at = slot.confirmed_flush_lsn or slot.restart_lsn
     if at is not None and target is not None and target < at:
         raise PgcdcError(
             ErrorKind.USAGE,
@@ -252,6 +253,16 @@ def advance(
         if not yes:
             _ask(f'Skip the changes of slot "{name}" from {at} to {to} for ever?')
         write(f"{name} {catalog.advance_slot(name, target)}")
+
+
+def _check_is_own(slot: "Slot", doing: str) -> None:
+    """Raise USAGE for a standby's copy of a slot of the primary, which only changes together with that."""
+    if slot.synced:
+        raise PgcdcError(
+            ErrorKind.USAGE,
+            f'could not {doing} slot "{slot.name}": this standby is synchronizing it from the primary',
+            hint=f"{doing} it on the primary: the standby has a copy of it",
+        )
 
 
 def _ask(question: str) -> None:
@@ -286,7 +297,13 @@ def copy(
     check_slot_name(new)
     exists = "choose another name: pgcdc slot list shows those that exist"
     with hints({ErrorKind.SLOT_EXISTS: exists}), Catalog(conninfo) as catalog:
-        position = catalog.copy_slot(_named(catalog, old).name, new)
+        if _named(catalog, old).plugin is None:
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f'could not copy slot "{old}" to "{new}": it is a physical slot',
+                hint="SELECT pg_copy_physical_replication_slot(...) copies it",
+            )
+        position = catalog.copy_slot(old, new)
     write(f"{new} {position}")
 
 
@@ -313,6 +330,7 @@ def alter(
     if failover is None and two_phase is None:
         raise usage_error("nothing to change: give --failover or --two-phase, or their --no- forms")
     slot = _find(conninfo, name)
+    _check_is_own(slot, "alter")
     if slot.lost:
         raise PgcdcError(
             ErrorKind.SLOT_INVALIDATED, f'could not alter slot "{name}": invalidated ({slot.lost})'

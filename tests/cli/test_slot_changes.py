@@ -4,8 +4,11 @@ import json
 import os
 import subprocess
 
+import psycopg
 import pytest
 from processes import PGCDC, wait_until
+from servers import remove
+from standbys import replayed, standby, synchronize
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
@@ -131,6 +134,68 @@ def test_two_phase_is_enabled_later_for_pgoutput_only(database18, refused):
         hint="create another slot with --two-phase, and read the old one to its end first",
     )
     database18.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
+def test_a_physical_slot_is_advanced_from_where_it_is_and_not_copied(database, pgcdc, refused):
+    slot = f"physical_{database.name}"
+    database.execute("SELECT pg_create_physical_replication_slot(%s, true)", (slot,))
+    line = ("slot", "advance", slot, "-d", database.uri, "--yes", "--to")
+    [(at,)] = database.execute(
+        "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+    )
+    refused(
+        *(*line, "0/10"),
+        status=2,
+        error=f'could not advance slot "{slot}" to 0/10: it is already at {at}',
+        hint="a slot only moves forward: what is confirmed may be gone",
+    )
+    assert pgcdc(*line, "now").status == 0
+    refused(
+        *("slot", "copy", slot, f"{slot}_2", "-d", database.uri),
+        status=2,
+        error=f'could not copy slot "{slot}" to "{slot}_2": it is a physical slot',
+        hint="SELECT pg_copy_physical_replication_slot(...) copies it",
+    )
+    database.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
+@pytest.fixture
+def synchronized(own_server):
+    """A standby that has a copy of its primary's slot `s`."""
+    primary = own_server()
+    with psycopg.connect(primary.uri(), autocommit=True) as there:
+        there.execute("SELECT pg_create_physical_replication_slot('standby')")
+        follower = standby(primary, {"primary_slot_name": "standby", "hot_standby_feedback": "on"})
+        replayed(follower, primary)
+        there.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput', false, false, true)")
+    try:
+        synchronize(primary, follower)
+        yield follower
+    finally:
+        remove(follower)
+
+
+def test_a_standby_s_copy_of_a_slot_is_changed_on_the_primary_until_it_is_promoted(
+    synchronized, pgcdc, refused
+):
+    """Nothing is lost, and nobody should start over."""
+    there = ("-d", synchronized.uri())
+    changes = (("advance", "--to", "now", "--yes"), ("alter", "--no-failover"))
+    for command, *options in changes:
+        refused(
+            *("slot", command, "s", *options, *there),
+            status=2,
+            error=f'could not {command} slot "s": this standby is synchronizing it from the primary',
+            hint=f"{command} it on the primary: the standby has a copy of it",
+        )
+    assert "synced         yes\n" in pgcdc("slot", "show", "s", *there).out
+    # A copy of the copy is the standby's own.
+    assert pgcdc("slot", "copy", "s", "own", *there).status == 0
+    assert pgcdc("slot", "advance", "own", "--to", "now", "--yes", *there).status == 0
+    synchronized.pg_ctl("promote")
+    assert "synced         no\n" in pgcdc("slot", "show", "s", *there).out
+    for command, *options in changes:
+        assert pgcdc("slot", command, "s", *options, *there).status == 0
 
 
 def test_alter_wants_something_to_change(database, pgcdc, slot):
