@@ -136,27 +136,37 @@ def test_two_phase_is_enabled_later_for_pgoutput_only(database18, refused):
     database18.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
 
 
-def test_a_physical_slot_is_advanced_from_where_it_is_and_not_copied(database, pgcdc, refused):
+@pytest.fixture
+def physical(database):
+    """A physical slot that retains WAL."""
     slot = f"physical_{database.name}"
     database.execute("SELECT pg_create_physical_replication_slot(%s, true)", (slot,))
-    line = ("slot", "advance", slot, "-d", database.uri, "--yes", "--to")
-    [(at,)] = database.execute(
-        "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (slot,)
-    )
+    yield slot
+    database.drop_slot(slot)
+
+
+def test_a_physical_slot_is_advanced_from_where_it_is(database, pgcdc, refused, physical):
+    position = "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+    [at] = database.execute(position, (physical,)).fetchone()
+    line = ("slot", "advance", physical, "-d", database.uri, "--yes", "--to")
     refused(
         *(*line, "0/10"),
         status=2,
-        error=f'could not advance slot "{slot}" to 0/10: it is already at {at}',
+        error=f'could not advance slot "{physical}" to 0/10: it is already at {at}',
         hint="a slot only moves forward: what is confirmed may be gone",
     )
+    database.execute("CREATE TABLE t (a int)")
     assert pgcdc(*line, "now").status == 0
+    assert database.execute(position, (physical,)).fetchone() != (at,)
+
+
+def test_a_physical_slot_is_not_copied(database, refused, physical):
     refused(
-        *("slot", "copy", slot, f"{slot}_2", "-d", database.uri),
+        *("slot", "copy", physical, f"{physical}_2", "-d", database.uri),
         status=2,
-        error=f'could not copy slot "{slot}" to "{slot}_2": it is a physical slot',
+        error=f'could not copy slot "{physical}" to "{physical}_2": it is a physical slot',
         hint="SELECT pg_copy_physical_replication_slot(...) copies it",
     )
-    database.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
 
 
 @pytest.fixture
