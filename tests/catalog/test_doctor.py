@@ -94,7 +94,11 @@ def test_what_is_in_order_has_no_problem(database):
     publish(database, "CREATE TABLE orders (id int PRIMARY KEY, total numeric)")
     slot = database.create_slot()
     assert problems(database, "p", slot=slot) == []
-    assert 'publication "p" has 1 table' in [one.message for one in findings(database, "p", slot=slot)]
+    said = [one.message for one in findings(database, "p", slot=slot)]
+    assert 'publication "p" has 1 table' in said
+    assert "wal_level is logical" in said
+    assert said[0].startswith(f"PostgreSQL {database.server.version}.")
+    assert said[0].endswith(f', a primary, database "{database.name}"')
 
 
 def test_a_wal_level_that_is_too_low(own_database):
@@ -145,30 +149,45 @@ def test_where_a_role_stands_for_the_attribute_its_members_may_replicate(own_dat
     assert given[:2] == ['CREATE ROLE "later" LOGIN;', 'GRANT "rds_replication" TO "later";']
 
 
-@pytest.mark.parametrize("value", ["0", "2s"])
-def test_a_timeout_of_walsenders_that_is_too_low_or_none(database, value):
-    database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{value}'")
-    try:
-        mend(database, "wal-sender-timeout")
-    finally:
-        database.execute(f"ALTER ROLE postgres IN DATABASE {database.name} RESET ALL")
+@pytest.fixture
+def set_for_role(database):
+    """A function that sets something where it counts most: for the role in this database."""
+    target = f"ALTER ROLE postgres IN DATABASE {database.name}"
+    yield lambda name, value: database.execute(f"{target} SET {name} = '{value}'")
+    database.execute(f"{target} RESET ALL")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("0", "the server never notices that a reader is gone"), ("2s", "the server ends healthy connections")],
+)
+def test_a_timeout_of_walsenders_that_is_too_low_or_none(database, set_for_role, value, why):
+    set_for_role("wal_sender_timeout", value)
+    assert why in mend(database, "wal-sender-timeout").message
 
 
 def test_timeouts_of_sessions_are_no_problem_and_it_says_so(database):
-    database.execute(f"ALTER DATABASE {database.name} SET statement_timeout = '5s'")
+    names = [
+        "statement_timeout",
+        "lock_timeout",
+        "idle_in_transaction_session_timeout",
+        "idle_session_timeout",
+    ]
+    if database.server.version >= 17:
+        names.append("transaction_timeout")
+    for name in names:
+        database.execute(f"ALTER DATABASE {database.name} SET {name} = '50s'")
     [said] = [one for one in findings(database) if one.check == "session-timeouts"]
+    shown = ", ".join(f"{name} (50000 ms)" for name in names)
     assert (said.level, said.message) == (
         "ok",
-        "statement_timeout (5000 ms): no effect on pgcdc, whose sessions set it to 0",
+        f"{shown}: no effect on pgcdc, whose sessions set it to 0",
     )
 
 
-def test_little_memory_to_decode(database):
-    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
-    try:
-        mend(database, "logical-decoding-work-mem")
-    finally:
-        database.execute(f"ALTER ROLE postgres IN DATABASE {database.name} RESET ALL")
+def test_little_memory_to_decode(database, set_for_role):
+    set_for_role("logical_decoding_work_mem", "64kB")
+    mend(database, "logical-decoding-work-mem")
 
 
 def test_slots_that_are_invalidated_when_idle(own_database):
@@ -180,7 +199,7 @@ def test_slots_that_are_invalidated_when_idle(own_database):
     assert problems(database, slot=slot) == [("publication-missing", "warning", None)]
     alter_system(database, "idle_replication_slot_timeout", "1h")
     assert "slot-idle" not in str(problems(database))
-    mend(database, "idle-slot-timeout")
+    assert mend(database, "idle-slot-timeout").advice == "or run pgcdc stream more often than that"
     alter_system(database, "idle_replication_slot_timeout", "1s")
     wait_until(lambda: ("slot-idle", "error", slot) in problems(database))
     database.execute("CHECKPOINT")
@@ -190,6 +209,7 @@ def test_slots_that_are_invalidated_when_idle(own_database):
 
 def test_a_missing_publication(database):
     mend(database, "publication-missing", "shop_pub")
+    mend(database, "publication-missing", "another", slot=database.create_slot())
 
 
 def test_a_missing_publication_has_near_names(database):
@@ -246,6 +266,12 @@ def update_fails_until_mended(database, check, columns, identity, objects):
         ("replica-identity", KEY, "NOTHING", "FOR TABLE t"),
         ("replica-identity", f"{KEY} DEFERRABLE", "DEFAULT", "FOR TABLE t"),
         ("replica-identity", f"{KEY} DEFERRABLE", "NOTHING", "FOR TABLE t"),
+        (
+            "replica-identity",
+            "id int, a int, PRIMARY KEY (id) INCLUDE (a) DEFERRABLE",
+            "DEFAULT",
+            "FOR TABLE t",
+        ),
         ("column-list", f"{KEY}, a int", "DEFAULT", "FOR TABLE t (a)"),
         ("column-list", f"{KEY}, a int", "FULL", "FOR TABLE t (id)"),
         ("row-filter", f"{KEY}, a int", "DEFAULT", "FOR TABLE t WHERE (a > 1)"),
@@ -255,6 +281,33 @@ def update_fails_until_mended(database, check, columns, identity, objects):
 )
 def test_updates_that_would_fail_on_the_source(database, check, columns, identity, objects):
     update_fails_until_mended(database, check, columns, identity, objects)
+
+
+FULL = 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;'
+INDEX = 'ALTER TABLE "public"."t" REPLICA IDENTITY USING INDEX "u";'
+
+
+@pytest.mark.parametrize(
+    ("index", "remedy"),
+    [
+        ("UNIQUE INDEX u ON t (id)", INDEX),
+        ("UNIQUE INDEX u ON t (id) INCLUDE (n)", INDEX),
+        ("INDEX u ON t (id)", FULL),
+        ("UNIQUE INDEX u ON t (id, n)", FULL),
+        ("UNIQUE INDEX u ON t (id) WHERE id > 0", FULL),
+        ("UNIQUE INDEX u ON t (abs(id))", FULL),
+    ],
+)
+def test_an_index_is_proposed_as_the_identity_if_it_can_be_one(database, index, remedy):
+    publish(database, "CREATE TABLE t (id int NOT NULL, n int)", f"CREATE {index}")
+    assert mend(database, "replica-identity", "p").statements == (remedy,)
+
+
+def test_an_index_that_could_not_be_built_is_not_proposed(database):
+    publish(database, "CREATE TABLE t (id int NOT NULL)", "INSERT INTO t VALUES (1), (1)")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        database.execute("CREATE UNIQUE INDEX CONCURRENTLY u ON t (id)")
+    assert mend(database, "replica-identity", "p").statements == (FULL,)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +454,10 @@ def test_keys_that_may_be_null(database18):
     database18.execute("CREATE PUBLICATION pub FOR TABLE t")
     # An index on such a key is not proposed as the replica identity.
     (statement,) = next(one.statements for one in findings(database18) if one.check == "replica-identity")
-    assert statement == 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;'
+    assert statement == FULL
+    database18.execute("ALTER TABLE t ALTER n SET NOT NULL; CREATE UNIQUE INDEX v ON t (n)")
+    (statement,) = next(one.statements for one in findings(database18) if one.check == "replica-identity")
+    assert statement == 'ALTER TABLE "public"."t" REPLICA IDENTITY USING INDEX "v";'
     database18.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX u")
     assert problems(database18) == [("unvalidated-key", "warning", "public.t")]
     mend(database18, "unvalidated-key")
@@ -435,6 +491,29 @@ def test_a_partition_s_identity_that_lacks_the_key_of_its_root(database):
     assert problems(database, "p") == []
     database.execute("ALTER TABLE t_1 REPLICA IDENTITY USING INDEX t_1_code_key")
     assert mend(database, "partition-identity", "p").subject == "public.t_1"
+
+
+@pytest.mark.parametrize(
+    ("root", "more", "lacks"),
+    [
+        (KEY, "ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_id_key", None),
+        (KEY, "ALTER TABLE t REPLICA IDENTITY USING INDEX t_id_other_key", "other"),
+        (f"{KEY} DEFERRABLE", "", None),
+        ("id int NOT NULL", "ALTER TABLE ONLY t ADD PRIMARY KEY (id)", None),
+    ],
+)
+def test_the_key_of_a_partitioned_table_is_its_identity_or_a_primary_key_that_holds(
+    database, root, more, lacks
+):
+    """Neither a deferrable one, nor one that the partitions don't have yet."""
+    unique = "UNIQUE (code, id), UNIQUE (id, other)"
+    columns = f"{root}, code text NOT NULL, other int NOT NULL, {unique}"
+    leaves = "CREATE TABLE t_1 PARTITION OF t DEFAULT; CREATE UNIQUE INDEX u ON t_1 (code, id)"
+    identity = "ALTER TABLE t_1 REPLICA IDENTITY USING INDEX u"
+    publish(database, f"CREATE TABLE t ({columns}) PARTITION BY RANGE (id)", leaves, identity)
+    database.execute(f"ALTER PUBLICATION p SET (publish_via_partition_root); {more}")
+    said = [one.message for one in findings(database, "p") if one.check == "partition-identity"]
+    assert ([f'without column "{lacks}"' in one for one in said]) == ([] if lacks is None else [True])
 
 
 def test_a_partition_s_identity_stays_what_a_column_list_allows(database):
@@ -484,6 +563,9 @@ def test_tables_that_the_role_may_not_read(database, role):
     database.execute(f"REVOKE SELECT ON s.t FROM {role}")
     database.execute(f"GRANT SELECT (id) ON s.t TO {role}")
     assert problems(database, "p", user=role) == []
+    database.execute("ALTER PUBLICATION p SET TABLE s.t")
+    assert problems(database, "p", user=role) == [("select-right", "warning", "s.t")]
+    database.execute("ALTER PUBLICATION p SET TABLE s.t (id)")
     database.execute(f"REVOKE USAGE ON SCHEMA s FROM {role}")
     assert problems(database, "p", user=role) == [("select-right", "warning", "s.t")]
 
@@ -605,10 +687,14 @@ def test_a_standby(own_database):
         found = problems(database)
         assert ("hot-standby-feedback", "warning", None) in found
         assert ("primary-slot-name", "warning", None) in found
+        said = {one.check: one for one in findings(database)}
+        assert said["server-version"].message.endswith(f', a standby, database "{database.name}"')
+        assert said["wal-level"].message.startswith("wal_level is logical; the primary's must be, too")
         mend(database, "hot-standby-feedback")
+        _, advised = said["primary-slot-name"].advice.replace("NAME", copy).split("then here: ")
         with psycopg.connect(database.uri, autocommit=True) as connection:
-            connection.execute(f"ALTER SYSTEM SET primary_slot_name = '{copy}'")
-            connection.execute("SELECT pg_reload_conf()")
+            for statement in advised.removesuffix(";").split(";"):
+                connection.execute(statement)
         wait_until(lambda: "primary-slot-name" not in str(problems(database)))
     finally:
         remove(follower)
@@ -651,11 +737,15 @@ def test_postgresql_15():
         assert problems(database, "p", slot=slot) == [("row-filter", "error", "public.t")]
         mend(database, "row-filter", "p", slot=slot)
         assert problems(database, "p", slot=slot) == []
-        database.drop()
+        database.connection.close()
+        (server.data / "standby.signal").touch()
+        server.pg_ctl("restart")
+        assert problems(database, "p", slot=slot)[0] == ("standby", "error", None)
+        assert "hot-standby-feedback" not in str(findings(database))
     finally:
         server.stop()
 
 
 def test_a_size_is_shown_as_it_is_set():
     assert [Setting(value, "kB").text for value in ("65536", "64", "0")] == ["64MB", "64 kB", "0 kB"]
-    assert Setting("60", "s").text == "60 s"
+    assert [Setting(value, "s").text for value in ("60", "2048")] == ["60 s", "2048 s"]

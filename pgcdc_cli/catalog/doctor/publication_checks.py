@@ -38,10 +38,9 @@ SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident =
        ARRAY(SELECT a.attname::text
              FROM pg_index i CROSS JOIN unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k (attnum)
              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
-             WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+             WHERE i.indrelid = c.oid AND i.indimmediate
                    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END),
-       EXISTS (SELECT FROM pg_index i
-               WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
        ARRAY(SELECT a.attname::text
              FROM pg_index i CROSS JOIN unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k (attnum)
              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
@@ -59,7 +58,7 @@ SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident =
                                                           AND a.attnum = ANY (k.conkey))))),
        p.attnames::text[], p.rowfilter, p.has_list, p.filtered_by, p.may_select,
        ARRAY(SELECT a.attname::text FROM pg_attribute a
-             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
+             WHERE a.attrelid = c.oid AND a.attgenerated <> ''
                    AND a.attname <> ALL (p.attnames)
                    AND current_setting('server_version_num')::int >= 180000),
        EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated = 'v'),
@@ -73,8 +72,7 @@ SELECT p.pubname, rn.nspname, rc.relname, n.nspname, c.relname, c.relreplident =
                    AND CASE rc.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END)
 FROM published p
 JOIN pg_class rc ON rc.oid = p.root JOIN pg_namespace rn ON rn.oid = rc.relnamespace
-CROSS JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(p.root) WHERE isleaf
-                    UNION SELECT p.root WHERE rc.relkind <> 'p') leaf (oid)
+CROSS JOIN LATERAL (SELECT relid::oid FROM pg_partition_tree(p.root) UNION SELECT p.root) leaf (oid)
 JOIN pg_class c ON c.oid = leaf.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r'
 ORDER BY 1, 2, 3, 4, 5
@@ -83,7 +81,7 @@ ORDER BY 1, 2, 3, 4, 5
 _UNLOGGED = """
 SELECT p.pubname, n.nspname, c.relname
 FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE p.oid = ANY (%(publications)s::oid[]) AND c.relkind = 'r' AND c.relpersistence = 'u' AND c.oid >= 16384
+WHERE p.oid = ANY (%(publications)s::oid[]) AND c.relkind = 'r' AND c.relpersistence = 'u'
       AND (p.puballtables OR EXISTS (SELECT FROM pg_publication_namespace s
                                      WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid))
 ORDER BY 1, 2, 3
@@ -302,7 +300,7 @@ def _finding(check: str, relation: PublishedRelation, problem: str, statements: 
 def _identity(relation: PublishedRelation) -> tuple[str, ...]:
     """Write the statements that set a replica identity: all columns, or a key if there is one or must be."""
     is_refused = relation.unpublished or relation.refuses_full
-    if relation.has_primary_key or relation.usable_index is not None or is_refused:
+    if relation.usable_index is not None or is_refused:
         return _key(relation)
     return (f"ALTER TABLE {quoted(*relation.table)} REPLICA IDENTITY FULL;",)
 
