@@ -8,12 +8,12 @@ from typing import Final
 class ManagedService:
     """A service that runs servers: `settings` is where its users change a server's settings.
 
-    `decoding` is what they set there instead of `wal_level = logical`, by name and value.
+    `decoding` is what they set there instead of `wal_level = logical`, by name and value; None if nothing.
     """
 
     name: str
     settings: str
-    decoding: tuple[str, str] = ("wal_level", "logical")
+    decoding: tuple[str, str] | None = None
 
 
 # Amazon RDS, "Performing logical replication"; Cloud SQL, "Set up logical replication and decoding"; Azure

@@ -45,7 +45,7 @@ def wal_level(setup: Setup) -> Iterator[Finding]:
         return
     message = f"wal_level is {level}: the WAL can't be decoded"
     service = setup.facts.service
-    name, value = ("wal_level", "logical") if service is None else service.decoding
+    name, value = (service and service.decoding) or ("wal_level", "logical")
     yield Finding("wal-level", "error", message, None, *setup.change(name, value, restart=True))
 
 
