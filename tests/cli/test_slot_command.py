@@ -355,8 +355,9 @@ def test_no_right_to_connect_names_the_grant(database, pgcdc, role):
 
 
 @pytest.mark.parametrize("plugin", ["no_such_plugin", 'te"st', "/etc/passwd", "plpgsql"])
-def test_a_plugin_that_the_server_does_not_have(database, pgcdc, name, plugin):
-    ran = pgcdc("slot", "create", name, "-d", database.uri, "--plugin", plugin)
+@pytest.mark.parametrize("more", [(), ("--if-not-exists",)])
+def test_a_plugin_that_the_server_does_not_have(database, pgcdc, name, plugin, more):
+    ran = pgcdc("slot", "create", name, "-d", database.uri, "--plugin", plugin, *more)
     assert (ran.status, exists(database, name)) == (2, False)
     assert ran.err.splitlines()[1].startswith("hint: check the plugin's name, or install it on the server; ")
 
