@@ -165,14 +165,16 @@ def test_drop_asks_on_a_terminal(database, name):
     assert not exists(database, name)
 
 
-def test_drop_asks_nothing_about_a_slot_that_is_in_use(database, name):
+def test_drop_asks_nothing_about_a_slot_that_is_in_use_unless_it_waits(database, name):
     database.execute("CREATE PUBLICATION p")
     database.create_slot(name)
     reader = start_reading(database, name)
-    status, shown = at_terminal("slot", "drop", name, "-d", database.uri, answer=b"y\n")
+    line = ("slot", "drop", name, "-d", database.uri)
+    status, shown = at_terminal(*line, answer=b"y\n")
+    assert (status, "[y/N]" in shown) == (5, False)
+    status, shown = at_terminal(*line, "--wait", answer=b"n\n")
+    assert (status, "[y/N]" in shown) == (2, True)
     reader.close()
-    assert status == 5
-    assert "[y/N]" not in shown
 
 
 @pytest.mark.parametrize("words", [["--yes"], []])
