@@ -208,7 +208,8 @@ def test_slots_that_are_invalidated_when_idle(own_database):
 
 
 def test_a_missing_publication(database):
-    mend(database, "publication-missing", "shop_pub")
+    created = ('CREATE PUBLICATION "shop_pub" FOR ALL TABLES;',)
+    assert mend(database, "publication-missing", "shop_pub").statements == created
     mend(database, "publication-missing", "another", slot=database.create_slot())
 
 
@@ -231,7 +232,8 @@ def test_a_database_without_publications(database):
 
 def test_a_publication_without_tables(database):
     publish(database, "CREATE TABLE orders (id int PRIMARY KEY)", objects="")
-    mend(database, "publication-empty", "p")
+    advice = "or one table: pgcdc publication alter p --add-table TABLE"
+    assert mend(database, "publication-empty", "p").advice == advice
 
 
 def test_operations_that_are_left_out(database):
@@ -423,6 +425,18 @@ def test_publications_that_send_different_columns(database, other, equal):
     read_both(database, refused=False)
 
 
+def test_different_columns_of_a_partitioned_table_are_reported_once(database):
+    via_root = "WITH (publish_via_partition_root)"
+    publish(
+        database,
+        f"CREATE TABLE t ({KEY}, a int) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t DEFAULT; CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (1) TO (2)",
+        f"CREATE PUBLICATION q FOR TABLE t {via_root}; CREATE PUBLICATION r FOR TABLE t {via_root}",
+        objects=f"FOR TABLE t (id) {via_root}",
+    )
+    assert problems(database) == [("different-columns", "warning", "public.t")]
+
+
 def read_both(database, *, refused):
     """Stream an insert with both publications; the doctor reports what the server refuses."""
     slot = database.create_slot()
@@ -439,6 +453,27 @@ def test_inserts_alone_need_no_identity(database):
     assert "replica-identity" not in [check for check, _, _ in problems(database, "p")]
 
 
+@pytest.mark.parametrize("operation", ["update", "delete"])
+def test_updates_alone_and_deletes_alone_need_an_identity(database, operation):
+    objects = f"FOR TABLE t WITH (publish = 'insert, {operation}')"
+    publish(database, "CREATE TABLE t (id int)", objects=objects)
+    mend(database, "replica-identity", "p")
+
+
+def test_a_table_without_an_identity_is_reported_for_that_alone(database):
+    publish(database, "CREATE TABLE t (id int, a int)", objects="FOR TABLE t WHERE (a > 1)")
+    errors = [check for check, level, _ in problems(database, "p") if level == "error"]
+    assert errors == ["replica-identity"]
+    mend(database, "replica-identity", "p")
+    database.execute("INSERT INTO t VALUES (1, 2); UPDATE t SET a = 3")
+
+
+def test_a_primary_key_is_the_default_identity(database):
+    publish(database, f"CREATE TABLE t ({KEY})", "ALTER TABLE t REPLICA IDENTITY NOTHING")
+    default = ('ALTER TABLE "public"."t" REPLICA IDENTITY DEFAULT;',)
+    assert mend(database, "replica-identity", "p").statements == default
+
+
 @pytest.mark.parametrize(
     "columns",
     [
@@ -450,7 +485,8 @@ def test_inserts_alone_need_no_identity(database):
 )
 def test_tables_without_a_key(database, columns):
     publish(database, f"CREATE TABLE t ({columns})", "ALTER TABLE t REPLICA IDENTITY FULL")
-    mend(database, "keyless-table", "p")
+    message = mend(database, "keyless-table", "p").message
+    assert ("no primary key but a deferrable one" in message) == ("DEFERRABLE" in columns)
 
 
 def test_keys_that_may_be_null(database18):
@@ -466,6 +502,8 @@ def test_keys_that_may_be_null(database18):
     database18.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX u")
     assert problems(database18) == [("unvalidated-key", "warning", "public.t")]
     mend(database18, "unvalidated-key")
+    database18.execute("ALTER TABLE t ADD CHECK (id > 0) NOT VALID")
+    assert problems(database18) == []
 
 
 @pytest.mark.parametrize("objects", ["FOR TABLE t", "FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])

@@ -131,19 +131,21 @@ def test_failover_needs_postgresql_17(database, pgcdc, name):
         assert not exists(database, name)
 
 
-def test_drop(database, pgcdc, name):
+@pytest.mark.parametrize("options", [(), ("--wait",)])
+def test_drop(database, pgcdc, name, options):
     database.create_slot(name)
-    ran = pgcdc("slot", "drop", name, "-d", database.uri)
+    ran = pgcdc("slot", "drop", name, "-d", database.uri, *options)
     assert (ran.status, ran.out, ran.err) == (0, "", "")
     assert not exists(database, name)
 
 
-def at_terminal(*arguments, answer, **outputs):
+def at_terminal(*arguments, answer, **others):
     """Run pgcdc on a terminal, where somebody answers; return its exit status and what the terminal shows."""
     controller, terminal = os.openpty()
     os.write(controller, answer)
     line = [*PGCDC, *arguments]
-    ran = subprocess.run(line, stdin=terminal, **{"stderr": terminal, **outputs}, timeout=120, check=False)
+    streams = {"stdin": terminal, "stderr": terminal, **others}
+    ran = subprocess.run(line, **streams, timeout=120, check=False)
     os.write(terminal, b"END")
     os.close(terminal)
     shown = b""
@@ -170,18 +172,20 @@ def test_drop_asks_nothing_about_a_slot_that_is_in_use_unless_it_waits(database,
     database.create_slot(name)
     reader = start_reading(database, name)
     line = ("slot", "drop", name, "-d", database.uri)
-    status, shown = at_terminal(*line, answer=b"y\n")
+    status, shown = at_terminal(*line, "--if-exists", answer=b"y\n")
     assert (status, "[y/N]" in shown) == (5, False)
     status, shown = at_terminal(*line, "--wait", answer=b"n\n")
     assert (status, "[y/N]" in shown) == (2, True)
     reader.close()
 
 
-@pytest.mark.parametrize("words", [["--yes"], []])
-def test_drop_asks_nobody_who_said_yes_or_would_not_see_the_question(database, name, words):
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [(["--yes"], {}), ([], {"stderr": subprocess.DEVNULL}), ([], {"stdin": subprocess.DEVNULL})],
+)
+def test_drop_asks_nobody_who_said_yes_or_would_not_see_the_question_or_answer(database, name, words, others):
     database.create_slot(name)
-    outputs = {} if words else {"stderr": subprocess.DEVNULL}
-    status, shown = at_terminal("slot", "drop", name, "-d", database.uri, *words, answer=b"", **outputs)
+    status, shown = at_terminal("slot", "drop", name, "-d", database.uri, *words, answer=b"", **others)
     assert (status, shown) == (0, "END")
     assert not exists(database, name)
 

@@ -339,10 +339,10 @@ def different_columns(setup: Setup) -> Iterator[Finding]:
         "stream each from a slot of its own, or make their column lists equal before the next change: ALTER"
         " PUBLICATION ... SET TABLE"
     )
-    firsts: dict[tuple[TableName, TableName], PublishedRelation] = {}
+    firsts: dict[TableName, PublishedRelation] = {}
     seen = set()
     for relation in _relations(setup):
-        first = firsts.setdefault((relation.published_as, relation.table), relation)
+        first = firsts.setdefault(relation.published_as, relation)
         if set(relation.columns) == set(first.columns) or relation.published_as in seen:
             continue
         seen.add(relation.published_as)
