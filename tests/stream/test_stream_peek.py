@@ -151,6 +151,15 @@ def test_slot_peek_prints_the_next_transactions_and_takes_nothing(database, slot
     assert left(database) == before
 
 
+def test_slot_peek_prints_the_plugin_s_own_messages(database, slot):
+    before = left(database)
+    line = [*PGCDC, "slot", "peek", slot, "-d", database.uri, "--format", "raw"]
+    peeked = subprocess.run(line, capture_output=True, check=False)
+    assert (peeked.returncode, peeked.stderr, peeked.stdout[:1]) == (0, b"", b"B")
+    assert b"public\0t\0" in peeked.stdout
+    assert left(database) == before
+
+
 def test_slot_peek_from_another_database_names_the_slot_s(database, slot):
     line = [*PGCDC, "slot", "peek", slot, "-d", database.server.uri("template1")]
     run = subprocess.run(line, capture_output=True, text=True, check=False)
