@@ -492,7 +492,7 @@ def test_tables_without_a_key(database, columns):
 
 def test_keys_that_may_be_null(database18):
     database18.execute("CREATE TABLE t (id int, n int); CREATE UNIQUE INDEX u ON t (id)")
-    database18.execute("ALTER TABLE t ADD CONSTRAINT known NOT NULL id NOT VALID")
+    database18.execute('ALTER TABLE t ADD CONSTRAINT "Known" NOT NULL id NOT VALID')
     database18.execute("CREATE PUBLICATION pub FOR TABLE t")
     # An index on such a key is not proposed as the replica identity.
     (statement,) = next(one.statements for one in findings(database18) if one.check == "replica-identity")
@@ -503,7 +503,9 @@ def test_keys_that_may_be_null(database18):
     database18.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX u")
     assert problems(database18) == [("unvalidated-key", "warning", "public.t")]
     mend(database18, "unvalidated-key")
-    database18.execute("ALTER TABLE t ADD CHECK (id > 0) NOT VALID")
+    # Neither other constraints nor other columns matter.
+    database18.execute("ALTER TABLE t ADD CHECK (id > 0) NOT VALID, ADD m int")
+    database18.execute("ALTER TABLE t ADD CONSTRAINT m NOT NULL m NOT VALID")
     assert problems(database18) == []
 
 
@@ -523,6 +525,7 @@ def test_each_partition_has_an_identity_of_its_own(database, via_root):
     nothing = "ALTER TABLE t_1 REPLICA IDENTITY NOTHING"
     objects = f"FOR TABLE t WITH (publish_via_partition_root = {via_root})"
     publish(database, root, leaf, nothing, objects=objects)
+    assert "partition-identity" not in str(problems(database, "p"))
     assert mend(database, "replica-identity", "p").subject == "public.t_1"
 
 
@@ -558,6 +561,8 @@ def test_the_key_of_a_partitioned_table_is_its_identity_or_a_primary_key_that_ho
     database.execute(f"ALTER PUBLICATION p SET (publish_via_partition_root); {more}")
     said = [one.message for one in findings(database, "p") if one.check == "partition-identity"]
     assert ([f'without column "{lacks}"' in one for one in said]) == ([] if lacks is None else [True])
+    if lacks is not None:
+        mend(database, "partition-identity", "p")
 
 
 def test_a_partition_s_identity_stays_what_a_column_list_allows(database):
@@ -613,6 +618,16 @@ def test_tables_that_the_role_may_not_read(database, role):
     database.execute("ALTER PUBLICATION p SET TABLE s.t (id)")
     database.execute(f"REVOKE USAGE ON SCHEMA s FROM {role}")
     assert problems(database, "p", user=role) == [("select-right", "warning", "s.t")]
+
+
+def test_a_role_needs_to_read_a_partitioned_table_and_not_its_partitions(database, role):
+    publish(
+        database,
+        f"CREATE TABLE t ({KEY}) PARTITION BY RANGE (id); CREATE TABLE t_1 PARTITION OF t DEFAULT",
+        "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (1) TO (2)",
+        objects="FOR TABLE t WITH (publish_via_partition_root)",
+    )
+    assert mend(database, "select-right", "p", user=role).subject == "public.t"
 
 
 def test_a_table_without_columns_is_read_by_a_role_that_may(database, role):

@@ -387,7 +387,7 @@ def _key(relation: PublishedRelation) -> tuple[str, ...]:
 
 def unvalidated_keys(setup: Setup) -> Iterator[Finding]:
     """May keys be NULL? The server takes such a replica identity, but no row can be found by it."""
-    keys = {relation.table: relation.identity for relation in _relations(setup) if not relation.identity_full}
+    keys = {relation.table: relation.identity for relation in _relations(setup)}
     rows = setup.session.ask(_UNVALIDATED, {}, "look at the keys")
     for schema, table, column, constraint in rows:
         if column in keys.get((schema, table), ()):
@@ -427,7 +427,7 @@ def partition_identities(setup: Setup) -> Iterator[Finding]:
     """Is a partitioned table's key in what the server sends of a partition's old rows?"""
     for relation in _relations(setup):
         lacking = [name for name in relation.published_key if name not in relation.identity]
-        if not relation.identity or relation.identity_full or not lacking:
+        if not relation.identity or not lacking:
             continue
         root, name = _text(relation.published_as), _text(relation.table)
         message = (
