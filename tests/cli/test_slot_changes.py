@@ -7,9 +7,10 @@ import subprocess
 import psycopg
 import pytest
 from processes import PGCDC, wait_until
-from servers import remove
+from servers import Database, remove
 from standbys import replayed, standby, synchronize
 
+from pgcdc_cli.errors import ErrorKind
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 
@@ -34,8 +35,9 @@ def insert_position(database):
 def test_advance_goes_to_a_position_or_to_the_end(database, pgcdc, slot):
     middle = log_end(database)
     database.execute("INSERT INTO t VALUES (1)")
-    ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", middle, "--yes")
-    assert (ran.status, ran.out, ran.err) == (0, f"{slot} {middle}\n", "")
+    for _ in range(2):
+        ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", middle, "--yes")
+        assert (ran.status, ran.out, ran.err) == (0, f"{slot} {middle}\n", "")
     ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", "now", "--yes")
     assert (ran.status, ran.out) == (0, f"{slot} {database.confirmed(slot)}\n")
     assert str(database.confirmed(slot)) != middle
@@ -208,13 +210,30 @@ def test_a_standby_s_copy_of_a_slot_is_changed_on_the_primary_until_it_is_promot
         assert pgcdc("slot", command, "s", *options, *there).status == 0
 
 
+def test_a_slot_that_is_lost_is_not_altered(own_server, refused):
+    database = Database(own_server(18, {"max_slot_wal_keep_size": "8MB"}))
+    slot = database.create_slot()
+    for _ in range(24):
+        database.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1048576))")
+    database.execute("CHECKPOINT")
+    refused(
+        *("slot", "alter", slot, "-d", database.uri, "--failover"),
+        status=6,
+        error=f'could not alter slot "{slot}": invalidated (wal_removed)',
+        hint=ErrorKind.SLOT_INVALIDATED.rule.hint,
+    )
+    database.connection.close()
+
+
 def test_alter_wants_something_to_change(database, pgcdc, slot):
     ran = pgcdc("slot", "alter", slot, "-d", database.uri)
     assert ran.status == 2
     assert "nothing to change" in ran.err
 
 
-@pytest.mark.parametrize(("answer", "moved"), [(b"y\n", True), (b"\n", False)])
+@pytest.mark.parametrize(
+    ("answer", "moved"), [(b"y\n", True), (b"Yes\n", True), (b"no\n", False), (b"\n", False)]
+)
 def test_advance_asks_whoever_is_at_a_terminal(database18, answer, moved):
     slot = database18.create_slot()
     at = database18.confirmed(slot)
