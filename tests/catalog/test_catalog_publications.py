@@ -9,6 +9,7 @@ def catalog(database):
     database.execute("CREATE TABLE a (id int PRIMARY KEY, v text, w int)")
     database.execute('CREATE SCHEMA "Other"')
     database.execute('CREATE TABLE "Other"."B ""b""" (id int PRIMARY KEY, "X y" int)')
+    database.execute('CREATE TABLE "Other".z ()')
     with Catalog(database.uri) as catalog:
         yield catalog
 
@@ -29,6 +30,11 @@ def catalog(database):
             owner="postgres",
         ),
         Publication(
+            "by schema",
+            tables=(PublishedTable("Other", "z"), PublishedTable("public", "a")),
+            owner="postgres",
+        ),
+        Publication(
             "filtered",
             tables=(PublishedTable("public", "a", ("id", "w"), "(id > 10)"),),
             owner="postgres",
@@ -44,6 +50,12 @@ def test_a_publication_reads_back_as_it_was_made(catalog, publication):
     catalog.check_publications([publication.name], for_slot=True)
     catalog.drop_publication(publication.name)
     assert catalog.publication(publication.name) is None
+
+
+def test_tables_that_can_be_published_are_listed_without_their_partitions(database, catalog):
+    database.execute("CREATE TABLE p (id int) PARTITION BY RANGE (id); CREATE TABLE q PARTITION OF p DEFAULT")
+    database.execute("CREATE UNLOGGED TABLE u (); CREATE TEMP TABLE t (); CREATE VIEW v AS SELECT 1")
+    assert catalog.tables() == [("Other", 'B "b"'), ("Other", "z"), ("public", "a"), ("public", "p")]
 
 
 def test_publications_are_listed_by_name_and_found_by_it(catalog):
