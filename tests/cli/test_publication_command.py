@@ -259,7 +259,8 @@ def test_no_right_to_create(shop, pgcdc):
         ran = pgcdc("publication", "create", "p", "-d", uri, "--table", "orders")
         assert ran.status == 4
         assert ran.err.startswith('pgcdc: error: could not create publication "p": permission denied')
-        assert len(ran.err.splitlines()) == 2
+        [_, hint] = ran.err.splitlines()
+        assert hint.startswith(f'hint: it needs: GRANT CREATE ON DATABASE "{shop.name}" TO "just_looking"; ')
     finally:
         shop.execute("DROP ROLE just_looking")
 
@@ -282,6 +283,7 @@ def test_a_table_or_schema_that_does_not_exist(shop, pgcdc, option, name, reason
     ("arguments", "reason"),
     [
         (["--all-tables", "--table", "a"], "--all-tables excludes --table and --schema"),
+        (["--all-tables", "--schema", "a"], "--all-tables excludes --table and --schema"),
         (
             ["--operations", "insert,merge"],
             '--operations: "merge" is not one of insert, update, delete, truncate',
@@ -300,6 +302,17 @@ def test_contradictions_are_usage_errors_before_the_server_is_asked(refused, arg
         status=2,
         error=f"could not read the command line: {reason}",
         hint="see pgcdc publication create --help",
+    )
+
+
+@pytest.mark.parametrize("option", ["--add-table", "--drop-table", "--add-schema", "--drop-schema"])
+def test_what_lists_every_table_neither_adds_nor_drops_one(refused, option):
+    reason = "--set-table lists every table: it excludes options that add or drop"
+    refused(
+        *("publication", "alter", "p", "-h", "/nowhere", "--set-table", "a", option, "b"),
+        status=2,
+        error=f"could not read the command line: {reason}",
+        hint="see pgcdc publication alter --help",
     )
 
 
