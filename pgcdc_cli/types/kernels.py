@@ -148,21 +148,13 @@ def from_bytes(offsets: Int64s, data: NDArray[np.uint8], validity: pa.Buffer | N
     return cast("pa.BinaryArray", pa.Array.from_buffers(kind, len(offsets) - 1, buffers))
 
 
-def join_all(column: ArrowArray, separator: bytes) -> NDArray[np.uint8]:
-    """Join all texts with a separator; null is as an empty one."""
-    texts = pa.Array.from_buffers(
-        column.type, len(column), [None, *column.buffers()[1:]], offset=column.offset
-    )
-    return all_bytes(join_lists(np.array([0, len(column)]), texts, separator))
-
-
 def insert_before(data: NDArray[np.uint8], at: Int64s, text: bytes) -> NDArray[np.uint8]:
     """Insert a text before each of the bytes at these positions."""
     # The bytes between two positions become an element of one list, joined with the text as separator.
     offsets = np.concatenate([np.zeros(1, np.int64), at, np.full(1, len(data), np.int64)])
     kind = pa.large_binary()
     pieces = pa.Array.from_buffers(kind, len(at) + 1, [None, buffer(offsets), buffer(data)])
-    return join_all(pieces, text)
+    return all_bytes(join_lists(np.array([0, len(pieces)]), pieces, text))
 
 
 def widened(column: ArrowArray) -> pa.BinaryArray:

@@ -577,6 +577,33 @@ def test_a_partition_s_identity_stays_what_a_column_list_allows(database):
     database.execute("UPDATE t SET code = 'y'")
 
 
+def interrupt_detach(database, root, leaf):
+    """Leave a partition half detached, as a DETACH does that was cancelled while it waited."""
+    with psycopg.connect(database.uri) as reader:
+        reader.execute(f"SELECT FROM {root}")
+        database.execute("SET statement_timeout = 300")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            database.execute(f"ALTER TABLE {root} DETACH PARTITION {leaf} CONCURRENTLY")
+        database.execute("RESET statement_timeout")
+
+
+@pytest.mark.parametrize(
+    ("objects", "crashes"),
+    [
+        ("FOR ALL TABLES WITH (publish_via_partition_root)", True),
+        ("FOR ALL TABLES", False),
+        ("FOR TABLE t WITH (publish_via_partition_root)", False),
+    ],
+)
+def test_a_partition_that_is_still_being_detached(database, objects, crashes):
+    leaf = "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (1) TO (9)"
+    publish(database, f"CREATE TABLE t ({KEY}) PARTITION BY RANGE (id)", leaf, objects=objects)
+    interrupt_detach(database, "t", "t_1")
+    if crashes:
+        assert mend(database, "pending-detach", "p").subject == "public.t_1"
+    assert "pending-detach" not in [check for check, _, _ in problems(database, "p")]
+
+
 @pytest.mark.parametrize("objects", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
 def test_unlogged_tables(database, objects):
     publish(database, f"CREATE UNLOGGED TABLE t ({KEY})", f"CREATE TABLE u ({KEY})", objects=objects)

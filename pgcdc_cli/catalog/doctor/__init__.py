@@ -29,6 +29,7 @@ CHECKS: tuple[Callable[[Setup], Iterator[Finding]], ...] = (
     publication_checks.unvalidated_keys,
     publication_checks.partition_roots,
     publication_checks.partition_identities,
+    publication_checks.pending_detaches,
     publication_checks.unlogged_tables,
     publication_checks.foreign_partitions,
     publication_checks.select_right,

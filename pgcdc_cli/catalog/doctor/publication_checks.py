@@ -99,6 +99,17 @@ WHERE p.oid = ANY (%(publications)s::oid[]) AND c.relkind = 'f' AND c.relisparti
 ORDER BY 1, 2, 3
 """
 
+# Of such a partition the server takes the last of no ancestors (`get_rel_sync_entry` in pgoutput.c).
+_DETACHING = """
+SELECT p.pubname, n.nspname, c.relname, an.nspname, a.relname
+FROM pg_publication p, pg_inherits i
+JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class a ON a.oid = i.inhparent JOIN pg_namespace an ON an.oid = a.relnamespace
+WHERE p.oid = ANY (%(publications)s::oid[]) AND p.puballtables AND p.pubviaroot
+      AND c.relkind = 'r' AND i.inhdetachpending
+ORDER BY 1, 2, 3
+"""
+
 _ROOTS = """
 SELECT p.pubname, n.nspname, c.relname
 FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -437,6 +448,19 @@ def partition_identities(setup: Setup) -> Iterator[Finding]:
         how = "DEFAULT" if relation.refuses_full else "FULL"
         statement = f"ALTER TABLE {quoted(*relation.table)} REPLICA IDENTITY {how};"
         yield Finding("partition-identity", "warning", message, name, (statement,))
+
+
+def pending_detaches(setup: Setup) -> Iterator[Finding]:
+    """Are there partitions whose changes crash the server, since DETACH ... CONCURRENTLY was interrupted?"""
+    publications = {"publications": list(setup.publication_oids)}
+    rows = setup.session.ask(_DETACHING, publications, "look at the published tables")
+    for publication, schema, table, *root in rows:
+        message = (
+            f'partition "{schema}.{table}" is still being detached: publication "{publication}" publishes all'
+            " tables under their roots, and the server crashes when it decodes a change of this one"
+        )
+        statement = f"ALTER TABLE {quoted(*root)} DETACH PARTITION {quoted(schema, table)} FINALIZE;"
+        yield Finding("pending-detach", "error", message, f"{schema}.{table}", (statement,))
 
 
 def unlogged_tables(setup: Setup) -> Iterator[Finding]:

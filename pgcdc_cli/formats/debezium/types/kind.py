@@ -196,8 +196,8 @@ def quoted(column: pa.BinaryArray) -> pa.BinaryArray:
         lines = np.full((len(column), width + 2), ord('"'), np.uint8)
         lines[:, 1:-1] = data.reshape(-1, width)
         return kernels.from_bytes(np.arange(len(offsets)) * (width + 2), lines.reshape(-1))
-    marked = np.full(len(data) + 2 * len(column), ord('"'), np.uint8)
-    marked[1:-1] = kernels.join_all(column, b'""')
+    # Two quotes stand between values; of those at either end, one is left out.
+    marked = kernels.insert_before(data, offsets, b'""')[1:-1]
     tokens = kernels.from_bytes(offsets + 2 * np.arange(len(offsets)), marked)
     return kernels.nulled_like(tokens, column)
 
