@@ -346,9 +346,6 @@ def _iso_day(days: int) -> str:
     return f"{_iso_year(int(year))}-{month}-{day}"
 
 
-_ISO_WIDTH = len("2026-01-02T03:04:05.678901Z")
-
-
 def _zoned(column: pa.BinaryArray, digits: int) -> pa.BinaryArray:
     """Write texts like `2026-01-02 03:04:05.6789+00` as quoted ISO 8601, with `digits` digits of a second.
 
