@@ -168,15 +168,14 @@ def as_binary(column: ArrowArray) -> pa.BinaryArray:
 
 
 def at_each_byte(data: bytes | NDArray[np.uint8], code: str) -> NDArray[Any]:
-    """View bytes as big-endian numbers (`i8`, `u2`, ...), one that would begin at each byte."""
+    """View bytes as big-endian numbers (`i8`, `u2`, ...), or items (`V26`), one that begins at each byte."""
     dtype = np.dtype(f">{code}")
     return np.ndarray((len(data) - dtype.itemsize + 1,), dtype, data, strides=(1,))
 
 
 def items_at(data: NDArray[np.uint8], starts: Int64s, size: int) -> NDArray[np.uint8]:
     """Copy `size` bytes from each of n places: an n by `size` matrix."""
-    windows = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
-    return windows[starts].view(np.uint8).reshape(-1, size)
+    return at_each_byte(data, f"V{size}")[starts].view(np.uint8).reshape(-1, size)
 
 
 def buffer(array: NDArray[np.generic]) -> pa.Buffer:

@@ -455,12 +455,13 @@ def pending_detaches(setup: Setup) -> Iterator[Finding]:
     publications = {"publications": list(setup.publication_oids)}
     rows = setup.session.ask(_DETACHING, publications, "look at the published tables")
     for publication, schema, table, *root in rows:
+        name = _text((schema, table))
         message = (
-            f'partition "{schema}.{table}" is still being detached: publication "{publication}" publishes all'
-            " tables under their roots, and the server crashes when it decodes a change of this one"
+            f'partition "{name}" is still being detached: publication "{publication}" publishes all tables'
+            " under their roots, and the server crashes when it decodes a change of this one"
         )
         statement = f"ALTER TABLE {quoted(*root)} DETACH PARTITION {quoted(schema, table)} FINALIZE;"
-        yield Finding("pending-detach", "error", message, f"{schema}.{table}", (statement,))
+        yield Finding("pending-detach", "error", message, name, (statement,))
 
 
 def unlogged_tables(setup: Setup) -> Iterator[Finding]:

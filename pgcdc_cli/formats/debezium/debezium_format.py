@@ -178,11 +178,11 @@ class DebeziumFormat:
     def _rows(
         self, batch: ChangeBatch, sequence: EventSequence, orders: EventOrders | None, at: Handled
     ) -> Iterator[EncodedLines]:
-        losses = self._losses(batch.table, batch.stamps.lsn)
         # Rows of a snapshot belong to no transaction.
         orders = None if batch.operation == "R" else orders
         positions = sequence.positions(batch.stamps, orders, _snapshot_marker(batch))
         table = self._event_table(batch.table, snapshot=batch.operation == "R")
+        losses = self._losses(batch.table, table, batch.stamps.lsn)
         lines: Lines | None = few_lines(batch, table, self._context, positions, at, losses)
         if lines is None:
             names = batch.table.schema, batch.table.name
@@ -197,9 +197,9 @@ class DebeziumFormat:
             yield Encoded(*self._target_of(batch.table), index, commit, lines, batch.lacks_any)
         yield from _lost(losses, stamps)
 
-    def _losses(self, table: TableSchema, lsn: Int64s) -> Losses | None:
+    def _losses(self, table: TableSchema, shown: EventTable, lsn: Int64s) -> Losses | None:
         """Report losses only in directories, from which tables are made, and of whole events."""
-        looked_for = self.layout == "table" and self._event_table(table).whole
+        looked_for = self.layout == "table" and shown.whole
         return Losses(table, lsn, self._reported) if looked_for else None
 
     def _skipped(self, slice_: Slice) -> Iterator[EncodedLines]:
@@ -212,7 +212,7 @@ class DebeziumFormat:
         ]
         left_out += [(t.table, Stamps.of([t.stamp])) for t in slice_.truncates if "t" in skipped]
         for table, stamps in left_out:
-            losses = self._losses(table, stamps.lsn)
+            losses = self._losses(table, self._event_table(table), stamps.lsn)
             if losses is not None and self.config.includes_table(table.schema, table.name):
                 losses.report(0, "skipped.operations")
             yield from _lost(losses, stamps)

@@ -187,9 +187,11 @@ def _cells(index: int, image: Image, old: Image | None) -> tuple[pa.BinaryArray 
     An unchanged TOAST value is taken from the old row if the server sent that.
     """
     values = image.columns[index]
-    unchanged = None if values is None else image.unchanged_in(index)
+    if values is None:
+        return None, None
+    unchanged = image.unchanged_in(index)
     before = None if old is None else old.columns[index]
-    if values is None or unchanged is None or before is None:
+    if unchanged is None or before is None:
         return values, unchanged
     return _choose(unchanged, before, values), None
 
