@@ -36,7 +36,7 @@ SMALLEST_BATCH, LARGEST_BATCH = 1 << 13, 1 << 16
 If many tables share a batch, each table in it has a cost, too, and larger batches are better.
 """
 
-MESSAGE_BYTES = 256
+MESSAGE_BYTES = 384
 """The average size in bytes up to which a batch is filled; fewer messages are enough if they are larger."""
 
 

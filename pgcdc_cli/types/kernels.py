@@ -372,8 +372,7 @@ def _join_short(fragments: Sequence[Fragment], arrays: Sequence[ArrowArray]) -> 
     rows = len(arrays[0])
     is_column = np.array([isinstance(fragment, pa.Array) for fragment in fragments])
     constants = binary([fragment for fragment in fragments if isinstance(fragment, bytes)] + [b"null"])
-    pool = pa.system_memory_pool()  # keeps what a batch frees for the next one (`stream/memory.py`)
-    every = pa.concat_arrays([*arrays, constants], pool)
+    every = concat([*arrays, constants])
     first = np.where(
         is_column, (is_column.cumsum() - 1) * rows, len(arrays) * rows + (~is_column).cumsum() - 1
     )
@@ -381,7 +380,7 @@ def _join_short(fragments: Sequence[Fragment], arrays: Sequence[ArrowArray]) -> 
     for number, array in zip(np.flatnonzero(is_column), arrays, strict=True):
         if array.null_count:
             places[is_null(array), number] = len(every) - 1
-    taken = pc.call_function("take", [every, pa.array(places.reshape(-1))], _UNCHECKED, pool)
+    taken = pc.call_function("take", [every, pa.array(places.reshape(-1))], _UNCHECKED)
     ends = offsets(taken)[:: len(fragments)]
     return cast(
         "ArrowArray", pa.Array.from_buffers(pa.binary(), rows, [None, buffer(ends), taken.buffers()[2]])

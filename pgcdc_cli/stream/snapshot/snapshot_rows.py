@@ -9,13 +9,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from queue import Full, Queue
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import psycopg
-import pyarrow as pa
 
 from pgcdc_cli.changes.edge import Edge, TableRead
 from pgcdc_cli.changes.slice import ChangeBatch, EmptyTable, FullImage, Slice, SnapshotPosition, Stamps
@@ -222,30 +221,14 @@ def read_parts(
     """
     readers = _Readers(parts, len(sessions), text, stopped, typed=typed)
     threads = [threading.Thread(target=readers.run, args=(session,), daemon=True) for session in sessions]
-    with _common_memory():
-        for thread in threads:
-            thread.start()
-        try:
-            yield from readers.chunks()
-        finally:
-            readers.close()
-            for thread in threads:
-                thread.join()
-
-
-@contextmanager
-def _common_memory() -> Iterator[None]:
-    """Let Arrow use the system's allocator for a while.
-
-    Arrow's own keeps memory that one thread allocates and another one frees, as happens with every chunk: 70
-    MB.
-    """
-    before = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
+    for thread in threads:
+        thread.start()
     try:
-        yield
+        yield from readers.chunks()
     finally:
-        pa.set_memory_pool(before)
+        readers.close()
+        for thread in threads:
+            thread.join()
 
 
 class _Readers:
