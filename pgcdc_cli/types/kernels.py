@@ -30,6 +30,8 @@ ArrayT = TypeVar("ArrayT", bound=ArrowArray)
 _INT64, _BINARY = pa.int64(), pa.binary()
 _WIDE = frozenset([pa.large_binary().id, pa.large_string().id])
 _UNCHECKED = pc.TakeOptions(boundscheck=False)
+_LARGE = 8 << 20
+"""Bytes from which on jemalloc gives an allocation back to the kernel as soon as it is freed."""
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 
@@ -107,6 +109,11 @@ def offsets(column: ArrowArray) -> NDArray[Any]:
     return every[column.offset : column.offset + len(column) + 1]
 
 
+def _pool_for(size: int) -> pa.MemoryPool | None:
+    """Allocate much in the C library's memory, which keeps it for the next batch (`stream/memory.py`)."""
+    return pa.system_memory_pool() if size >= _LARGE else None
+
+
 def pack(data: pa.Buffer, starts: NDArray[np.integer], ends: NDArray[np.integer]) -> pa.BinaryArray:
     """Copy n values (at least one) from a buffer into a new array, one after the other.
 
@@ -123,7 +130,8 @@ def pack(data: pa.Buffer, starts: NDArray[np.integer], ends: NDArray[np.integer]
     total = int((ends - starts).sum())
     offsets[-1] = min(total * elements // count + elements, data.size)
     spaced = pa.BinaryArray.from_buffers(pa.binary(), elements, [None, buffer(offsets), data])
-    return cast("pa.BinaryArray", pc.call_function("take", [spaced, _second_ones(elements)], _UNCHECKED))
+    taken = pc.call_function("take", [spaced, _second_ones(elements)], _UNCHECKED, _pool_for(total))
+    return cast("pa.BinaryArray", taken)
 
 
 @lru_cache(16)
@@ -360,14 +368,16 @@ def join(fragments: Sequence[Fragment]) -> ArrowArray:
     wide = size > INT32_MAX or any(array.type == pa.large_binary() for array in arrays)
     short = size <= _SHORT * len(fragments) * len(arrays[0])
     if short and len(fragments) >= _MANY and not wide:
-        return _join_short(fragments, [_argument(array, pa.binary()) for array in arrays])
+        return _join_short(fragments, [_argument(array, pa.binary()) for array in arrays], size)
     target = pa.large_binary() if wide else pa.binary()
     arguments = [_argument(fragment, target) for fragment in (*fragments, b"")]
     options = pc.JoinOptions("replace", b"null")  # type: ignore[call-overload]
-    return cast("ArrowArray", pc.call_function("binary_join_element_wise", arguments, options))
+    return cast(
+        "ArrowArray", pc.call_function("binary_join_element_wise", arguments, options, _pool_for(size))
+    )
 
 
-def _join_short(fragments: Sequence[Fragment], arrays: Sequence[ArrowArray]) -> ArrowArray:
+def _join_short(fragments: Sequence[Fragment], arrays: Sequence[ArrowArray], size: int) -> ArrowArray:
     """Join by taking all fragments of the first row, then of the next, from one array of them all."""
     rows = len(arrays[0])
     is_column = np.array([isinstance(fragment, pa.Array) for fragment in fragments])
@@ -380,7 +390,7 @@ def _join_short(fragments: Sequence[Fragment], arrays: Sequence[ArrowArray]) -> 
     for number, array in zip(np.flatnonzero(is_column), arrays, strict=True):
         if array.null_count:
             places[is_null(array), number] = len(every) - 1
-    taken = pc.call_function("take", [every, pa.array(places.reshape(-1))], _UNCHECKED)
+    taken = pc.call_function("take", [every, pa.array(places.reshape(-1))], _UNCHECKED, _pool_for(size))
     ends = offsets(taken)[:: len(fragments)]
     return cast(
         "ArrowArray", pa.Array.from_buffers(pa.binary(), rows, [None, buffer(ends), taken.buffers()[2]])
