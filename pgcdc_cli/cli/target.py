@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.printing import wants_colour
 from pgcdc_cli.cli.units import name_and_value
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.interface import Compression, FormatName, Layout, Numeric
 from pgcdc_cli.types.database_text import InvalidText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pgcdc_cli.catalog import Catalog
+    from pgcdc_cli.catalog import Catalog, Publication
     from pgcdc_cli.changes.selection import Selection
     from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
     from pgcdc_cli.formats.interface import Format
@@ -48,6 +49,9 @@ _CONNECTION = {
 
 _CONNECTOR_MODES = {"never": ("never", "no_data"), "initial": ("initial",), "only": ("initial_only",)}
 """The values of `snapshot.mode` that agree with one of `--snapshot`; the first is used if none is given."""
+
+
+_ALL_TABLES = "take it as it is: publication.autocreate.mode=all_tables; events are filtered all the same"
 
 
 class Subscription(NamedTuple):
@@ -159,27 +163,46 @@ def _connector_plan(config: "ConnectorConfig", workers: int) -> "SnapshotPlan | 
     )
 
 
-def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catalog], None] | None":
-    """Return a function that creates a publication by `publication.autocreate.mode`; None for none."""
-    mode, includes = config.publication_autocreate_mode, config.includes_table
-    via_root = config.publish_via_partition_root
+def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catalog, bool], None] | None":
+    """Return a function that creates a publication by `publication.autocreate.mode`; None for none.
+
+    Whether the stream is new is the function's second argument: another one's slot can't see a publication
+    that is created later, but it does see what is added to one.
+    """
+    mode, via_root = config.publication_autocreate_mode, config.publish_via_partition_root
     if mode == "disabled":
         return None
 
-    def make(catalog: "Catalog") -> None:
-        from pgcdc_cli.catalog import Publication, PublishedTable
+    def make(catalog: "Catalog", new: bool) -> None:
+        from pgcdc_cli.catalog import Publication
 
-        exists = catalog.publication(name) is not None
-        if mode == "filtered":
-            tables = tuple(PublishedTable(*table) for table in catalog.tables() if includes(*table))
-            if not tables:
-                raise usage_error("publication.autocreate.mode=filtered: no table passes the filters")
-            filtered = Publication(name, tables=tables, via_root=via_root)
-            (catalog.set_publication_tables if exists else catalog.create_publication)(filtered)
-        elif not exists:
+        existing = catalog.publication(name) if new or mode == "filtered" else None
+        if mode == "filtered" and (new or existing is not None):
+            _filter_publication(catalog, config, name, existing)
+        elif new and existing is None:
             catalog.create_publication(Publication(name, all_tables=mode == "all_tables", via_root=via_root))
 
     return make
+
+
+def _filter_publication(
+    catalog: "Catalog", config: "ConnectorConfig", name: str, existing: "Publication | None"
+) -> None:
+    """Let a publication have the tables that pass the filters; it is left alone if they are what it has."""
+    from pgcdc_cli.catalog import Publication, PublishedTable
+
+    wanted = [table for table in catalog.tables() if config.includes_table(*table)]
+    if not wanted:
+        raise usage_error("publication.autocreate.mode=filtered: no table passes the filters")
+    if existing is not None and existing.all_tables:
+        message = f'could not limit publication "{name}" to the tables that pass the filters: it is for all'
+        raise PgcdcError(ErrorKind.PUBLICATION, message, hint=_ALL_TABLES)
+    tables = tuple(PublishedTable(*table) for table in wanted)
+    filtered = Publication(name, tables=tables, via_root=config.publish_via_partition_root)
+    if existing is None:
+        catalog.create_publication(filtered)
+    elif existing.schemas or {(table.schema, table.name) for table in existing.tables} != set(wanted):
+        catalog.set_publication_tables(filtered)
 
 
 @dataclass(frozen=True, slots=True)

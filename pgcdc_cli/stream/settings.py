@@ -60,7 +60,7 @@ class StreamSettings:
     - `loop` retries after a lost connection; with `for_ever` without limits.
     - `status_interval` and `heartbeat_interval` are in seconds, 0 for none.
     - `use_catalog`: without it, tables are known by their Relation messages alone.
-    - `make_publication` is called before a new stream begins.
+    - `make_publication` is called before the stream begins; its second argument says whether it is new.
     - `at_prepare` writes prepared transactions at their PREPARE; `keeps_prepared`: the output can keep them.
     - `peek` reads a temporary copy of the slot, which stays as it is; `peeking` is called once it exists.
     - `invalid_text` says what becomes of bytes that aren't valid text; None leaves it to the format.
@@ -85,7 +85,7 @@ class StreamSettings:
     accept_database: bool = False
     use_catalog: bool = True
     snapshot: SnapshotPlan | None = None
-    make_publication: "Callable[[Catalog], None] | None" = None
+    make_publication: "Callable[[Catalog, bool], None] | None" = None
     heartbeat_interval: float = 0.0
     at_prepare: bool = False
     keeps_prepared: bool = True

@@ -38,7 +38,10 @@ _NO_SNAPSHOT = (
     "read the rows while it streams, with --resnapshot '*.*' in place of --snapshot; or drop it, and the"
     " snapshot recreates it: pgcdc slot drop {}; or do without: --snapshot never"
 )
-_UNFINISHED = "continue with --snapshot initial, which starts it over; or write to another directory or file"
+_UNFINISHED = (
+    "continue with --snapshot initial (a connector's snapshot.mode=initial), which completes it; or write to"
+    " another directory or file"
+)
 
 
 class RunStart:
@@ -104,8 +107,8 @@ class RunStart:
 
     def _prepare(self, connection: ReplicationConnection, identity: SystemIdentity) -> None:
         settings = self._settings
-        if settings.make_publication is not None and self._sink.checkpoint is None:
-            settings.make_publication(self._catalog)
+        if settings.make_publication is not None:
+            settings.make_publication(self._catalog, self._sink.checkpoint is None)
         source = StreamSource(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )

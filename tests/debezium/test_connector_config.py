@@ -309,7 +309,7 @@ def test_the_prefix_is_missed():
 
 @pytest.mark.parametrize(
     "name",
-    ["table.include.list", "column.mask.with.3.chars", "message.key.columns", "predicates.p.pattern"],
+    ["column.include.list", "column.mask.with.3.chars", "message.key.columns", "predicates.p.pattern"],
 )
 def test_the_end_of_a_long_pattern_counts(name):
     plain = {
@@ -329,9 +329,10 @@ def test_the_end_of_a_long_pattern_counts(name):
 def test_a_checkpoint_has_the_properties_that_events_depend_on_and_no_secrets():
     given = {
         "topic.prefix": "shop",
-        "table.include.list": "public.orders",
+        "column.include.list": "public.orders.id",
         "transforms": "unwrap",
         "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+        "snapshot.mode": "never",
         "database.password": "secret",
         "slot.name": "s",
         "column.mask.hash.SHA-256.with.salt.CzQMA": "public.a.b",
@@ -341,7 +342,7 @@ def test_a_checkpoint_has_the_properties_that_events_depend_on_and_no_secrets():
     assert config.recorded == {
         "connector": config.fingerprint,
         "connector.topic.prefix": "shop",
-        "connector.table.include.list": "public.orders",
+        "connector.column.include.list": "public.orders.id",
         "connector.transforms": "unwrap",
         "connector.transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
     }

@@ -88,6 +88,78 @@ def test_a_second_run_reads_again_only_where_asked(database18, tmp_path, mode, a
     assert len(events(tmp_path / "out")) - before == again
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "read_again"),
+    [
+        ("initial", "no_data", False),
+        ("never", "initial", False),
+        ("initial_only", "initial", False),
+        ("no_data", "always", True),
+    ],
+)
+def test_the_snapshot_mode_may_differ_from_run_to_run(database18, tmp_path, first, then, read_again):
+    """As in Debezium: of a stream that has begun, only `always` reads the rows again."""
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database18.execute("INSERT INTO t VALUES (1)")
+    run(database18, tmp_path / "out", "--endpos", "now", mode=first)
+    before = events(tmp_path / "out")
+    assert [event["op"] for event in before] == (["r"] if first.startswith("initial") else [])
+    database18.execute("INSERT INTO t VALUES (2)")
+    run(database18, tmp_path / "out", "--endpos", "now", mode=then)
+    found = [(event["op"], event["after"]["id"]) for event in events(tmp_path / "out")[len(before) :]]
+    assert found == ([("r", 1), ("r", 2)] if read_again else []) + [("c", 2)] * (not read_again)
+
+
+@pytest.mark.parametrize("mode", ["never", "no_data"])
+def test_a_snapshot_is_completed_before_a_run_may_do_without(database18, tmp_path, mode):
+    """Otherwise the output would lack the tables that weren't read yet."""
+    for name in ("a", "b"):
+        database18.execute(f"CREATE TABLE {name} AS SELECT 1 AS id")
+    database18.execute("INSERT INTO b SELECT generate_series(2, 200000)")
+    output = tmp_path / "out"
+    with subprocess.Popen(command(database18, output, "-F", "0")) as process:
+        wait_until(lambda: output.exists() and output.stat().st_size > 1 << 20, pause=0.005)
+        process.kill()
+    ended = run_warm(command(database18, output, "--endpos", "now", mode=mode))
+    assert ended.returncode == 2
+    assert "the snapshot that the stream begins with was not finished" in ended.stderr
+    assert "snapshot.mode=initial" in ended.stderr
+    run(database18, output, "--endpos", "now", mode="initial")
+    assert sorted(event["after"]["id"] for event in events(output)) == sorted([1, *range(1, 200001)])
+
+
+def test_a_table_may_join_the_include_list(database18, tmp_path):
+    """A filtered publication follows, as when a connector is restarted; heartbeats may begin then, too."""
+    for name in ("a", "b"):
+        database18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now")
+    run(database18, tmp_path / "out", *filtered, "-c", "table.include.list=public.a")
+    more = (*filtered, "-c", "table.include.list=public.(a|b)", "-c", "heartbeat.interval.ms=60000")
+    run(database18, tmp_path / "out", *more)
+    database18.execute("INSERT INTO a VALUES (1); INSERT INTO b VALUES (2)")
+    run(database18, tmp_path / "out", *more)
+    found = [(event["source"]["table"], event["after"]["id"]) for event in events(tmp_path / "out")]
+    assert found == [("a", 1), ("b", 2)]
+
+
+def test_a_publication_that_has_the_tables_keeps_what_was_added_by_hand(database18, tmp_path):
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now")
+    run(database18, tmp_path / "out", *filtered)
+    database18.execute("ALTER PUBLICATION dbz_publication SET TABLE t WHERE (id > 1)")
+    database18.execute("INSERT INTO t VALUES (1), (2)")
+    run(database18, tmp_path / "out", *filtered)
+    assert [event["after"]["id"] for event in events(tmp_path / "out")] == [2]
+
+
+def test_a_publication_for_all_tables_is_not_filtered(database18, tmp_path):
+    database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database18.execute("CREATE PUBLICATION dbz_publication FOR ALL TABLES")
+    filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now")
+    ended = run_warm(command(database18, tmp_path / "out", *filtered))
+    assert (ended.returncode, "publication.autocreate.mode=all_tables" in ended.stderr) == (7, True)
+
+
 def test_initial_only_ends_by_itself(database18, tmp_path):
     database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database18.execute("INSERT INTO t VALUES (1), (2), (3)")

@@ -189,7 +189,10 @@ def test_without_its_snapshot_a_stream_does_not_go_on(filled, tmp_path, slot):
     out = tmp_path / "out"
     killed_at(STEPS["when the slot is made"], filled, slot, out, *INITIAL)
     run = stream(filled.uri, slot, "-D", str(out), *NOW)
-    hint = "continue with --snapshot initial, which starts it over; or write to another directory or file"
+    hint = (
+        "continue with --snapshot initial (a connector's snapshot.mode=initial), which completes it; or write"
+        " to another directory or file"
+    )
     refused(run, 2, "continue: the snapshot that the stream begins with was not finished", hint)
 
 

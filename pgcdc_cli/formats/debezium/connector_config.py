@@ -138,12 +138,19 @@ _BY_COLUMN, _BY_TYPE = 2, 3
 """Ranks of these rules in Debezium's order of looking for the one rule that applies to a column."""
 
 
-_LATER: dict[str, object] = {"transforms": (), "extended_headers_enabled": True}
-"""Attributes that were added when directories existed already, with the value that means their absence."""
-
-
-_NOT_OF_EVENTS = ("database_", "slot_", "publication_", "publish_")
-"""Beginnings of the attributes that events don't depend on."""
+_NOT_OF_EVENTS = (
+    "database_",
+    "slot_",
+    "publication_",
+    "publish_",
+    "snapshot_",
+    "heartbeat_",
+    "schema_include_",
+    "schema_exclude_",
+    "table_",
+    "message_prefix_",
+)
+"""Beginnings of the attributes that no event's content depends on: where the events come from, and which."""
 _SHOWN_BY_REPR = 200
 """Characters of a regular expression's text in its repr."""
 
@@ -217,16 +224,14 @@ class ConnectorConfig:
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any property that events depend on."""
-        texts = [
-            f"{name}={getattr(self, name)!r}"
+        """Sixteen hexadecimal digits that change with any property that the content of events depends on."""
+        of_events = {
+            name: getattr(self, name)
             for name in self.__dataclass_fields__
-            if name != "given"
-            and not name.startswith(_NOT_OF_EVENTS)
-            # Left out if they have no effect, so that directories of older versions still match.
-            and _LATER.get(name) != getattr(self, name)
-        ]
-        texts += _long_patterns(self)
+            if name != "given" and not name.startswith(_NOT_OF_EVENTS)
+        }
+        texts = [f"{name}={value!r}" for name, value in of_events.items()]
+        texts += _long_patterns(tuple(of_events.values()))
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
     @property
