@@ -130,11 +130,14 @@ class Resnapshot:
             look, self._barrier = self._session.look(self._to_lock), self._session.barrier()
             self.watch.forget_seen(look.seen)
             try:
-                tables = [table.schema for table in self._source.find(self._session)]
+                found = self._source.find(self._session)
             except BusyError as error:
                 return self._later(error.to_lock)
+            for table in found:
+                self._session.check_key(_begun(table.schema, None), table)
             self._session.end()
             self._to_lock = ()
+            tables = [table.schema for table in found]
             self._check_all_match(tables)
             self._known = {table.oid: _Known(table, look.position) for table in tables}
         edge, before = self._output.sink.edge, self.watch.tables

@@ -1,6 +1,6 @@
 """A connection that reads tables again and again, each time with a new snapshot, and the tables it finds."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ FROM (SELECT txid_snapshot_xmax(txid_current_snapshot()), 4294967296) AS snapsho
 
 # The search path gets the schemas of base types that an extension made, for their operators; `_AS_STREAMED`
 # empties it again. The types are asked for, since an untyped value would be read as the operator's argument:
-# any record for a row type, a number for regclass.
+# any record for a row type, a number for regclass. Of a domain of an enum, only the enum has operators.
 #
 # An index may tell rows apart that are equal in the column's own collation, or by its type's own operators
 # (strategy 3 is equality).
@@ -60,7 +60,8 @@ WITH RECURSIVE types AS (
 SELECT set_config('search_path', concat_ws(', ', 'pg_catalog',
            string_agg(DISTINCT quote_ident(n.nspname), ', ')
                FILTER (WHERE t.typtype = 'b' AND t.typcategory <> 'A')), true),
-       json_agg(json_build_array(n.nspname, t.typname) ORDER BY types.n) FILTER (WHERE t.typtype <> 'd'),
+       json_agg(json_build_array(n.nspname, t.typname, t.typtype = 'e') ORDER BY types.n)
+           FILTER (WHERE t.typtype <> 'd'),
        (SELECT json_object_agg(a.attname, json_build_array(cn.nspname, c.collname))
         FROM pg_index i CROSS JOIN unnest(i.indkey, i.indcollation) AS k (attnum, collation_oid)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
@@ -82,24 +83,27 @@ FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamesp
 # The server finds operators before this condition, and prints names after it, which it computes once.
 _AS_STREAMED = sql.SQL("(SELECT set_config('search_path', '', true)) = ''")
 
-# Another type or collation has another order, or may have. Labels of an enum, also in an array, may have been
-# swapped; `>` doesn't compare a domain of one.
+# Another type or collation has another order, or may have. Labels of an enum, also in an array or a domain,
+# may have been swapped.
 _ORDER = """
-SELECT concat_ws(' ', string_agg(concat(a.atttypid, '/', a.attcollation, '/' || labels), ' ' ORDER BY k.n),
+WITH RECURSIVE key (name, n) AS (SELECT * FROM unnest(%(key)s::text[]) WITH ORDINALITY),
+types AS (
+    SELECT key.n, a.atttypid AS oid FROM key
+    JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = key.name
+    UNION SELECT types.n, unnest(ARRAY[t.typbasetype, t.typelem]) FROM types JOIN pg_type t USING (oid)
+)
+SELECT concat_ws(' ', string_agg(concat(a.atttypid, '/', a.attcollation, '/' || labels), ' ' ORDER BY key.n),
                  (SELECT indcollation::text FROM pg_index WHERE indrelid = %(table)s AND indisreplident))
-FROM unnest(%(key)s::text[]) WITH ORDINALITY AS k (name, n)
-JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = k.name
-JOIN pg_type t ON t.oid = a.atttypid
+FROM key JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = key.name
 LEFT JOIN LATERAL (
     SELECT md5(string_agg(enumlabel, E'\\n' ORDER BY enumsortorder)) FROM pg_enum
-    WHERE enumtypid IN (t.oid, t.typelem)
+    WHERE enumtypid IN (SELECT oid FROM types WHERE types.n = key.n)
 ) AS e (labels) ON true
 """
 
 _UNKNOWN_NAMES = {"22P02", "42P01", "42704", "3F000"}
 """What the server says of a name that was renamed: of an enum's value, or, in a row type, of an object."""
 
-_UNDEFINED_FUNCTION = "42883"
 _OTHER_OPERATORS = "the index of its key has an operator class that tells apart what is equal otherwise"
 _OTHER_WAY = "read it into another directory or file, with pgcdc snapshot"
 _NO_ORDER = f"its key can't be compared: {_OTHER_WAY}"
@@ -182,6 +186,16 @@ class ResnapshotSession:
         [(order,)] = self._ask(_ORDER, {"table": one.oid, "key": list(one.key)})
         return str(order)
 
+    def check_key(self, one: TableResnapshot, table: SnapshotTable) -> None:
+        """Raise USAGE if the key can't be compared, as it is from the second chunk on."""
+        query = table.query(self._key(one).beyond_nothing)
+        try:
+            self.snapshot.check(query, table.reading)
+        except PgcdcError as error:
+            if isinstance(error.__cause__, psycopg.errors.UndefinedFunction):
+                error.hint = _NO_ORDER
+            raise
+
     def chunk(self, one: TableResnapshot, table: SnapshotTable, limit: int) -> Iterator[tuple[int, Columns]]:
         """Yield the next rows in the order of the key, at most `limit`: bytes received, and columns."""
         return self._copy(table, self._next_rows(one, table, limit), table.schema.columns)
@@ -229,7 +243,9 @@ class ResnapshotSession:
             message = f'could not read table "{one.table}" again: {_OTHER_OPERATORS}'
             raise PgcdcError(ErrorKind.USAGE, message, hint=_OTHER_WAY)
         columns = [_collated(name, (collations or {}).get(name)) for name in one.key]
-        return _Key(columns, [sql.Identifier(*name) for name in types], self._text.keeping())
+        names = [sql.Identifier(schema, name) for schema, name, _ in types]
+        enums = [is_enum for *_, is_enum in types]
+        return _Key(columns, names, enums, self._text.keeping())
 
     def _copy(
         self, table: SnapshotTable, query: sql.Composable, columns: Sequence[TableColumn]
@@ -238,10 +254,7 @@ class ResnapshotSession:
             types = [column.type for column in columns]
             yield from self.snapshot.copy(query, types, self._text, self._stopped)
         except psycopg.Error as error:
-            failure = server_failure(table.reading, error, READING)
-            if error.sqlstate == _UNDEFINED_FUNCTION:
-                failure.hint = _NO_ORDER
-            raise failure from error
+            raise server_failure(table.reading, error, READING) from error
 
     def _ask(self, query: str, parameters: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         return self.snapshot.ask(query, parameters, doing="look at the tables that are read again")
@@ -265,21 +278,38 @@ def _as_oid(column: TableColumn) -> sql.Composed:
     return sql.SQL("CAST(CAST({} AS {}) AS text)").format(sql.Identifier(column.name), oid)
 
 
+_CAST = sql.SQL("CAST({} AS {})")
+
+
 class _Key(NamedTuple):
-    """The columns of a key, as they are compared, and their types; `text` is how their values came."""
+    """The columns of a key, in the order of their index, and their types; `text` is how their values came.
+
+    `enums` tells which are enums, or domains of one.
+    """
 
     columns: Sequence[sql.Composable]
     types: Sequence[sql.Identifier]
+    enums: Sequence[bool]
     text: DatabaseText
 
     @property
     def row(self) -> sql.Composed:
-        return sql.SQL("({})").format(sql.SQL(", ").join(self.columns))
+        """The columns as they are compared; the index can be used all the same."""
+        each = zip(self.columns, self.types, self.enums, strict=True)
+        compared = [_CAST.format(column, type_) if is_enum else column for column, type_, is_enum in each]
+        return sql.SQL("({})").format(sql.SQL(", ").join(compared))
+
+    @property
+    def beyond_nothing(self) -> sql.Composed:
+        """A comparison like that with the last row of a chunk."""
+        return sql.SQL("{} > {}").format(self.row, self._typed([sql.NULL] * len(self.types)))
 
     def values(self, texts: RowKey) -> sql.Composed:
         """Write the key of one row."""
-        values = map(sql.SQL("CAST({} AS {})").format, map(self._value, texts), self.types)
-        return sql.SQL("({})").format(sql.SQL(", ").join(values))
+        return self._typed(map(self._value, texts))
+
+    def _typed(self, values: Iterable[sql.Composable]) -> sql.Composed:
+        return sql.SQL("({})").format(sql.SQL(", ").join(map(_CAST.format, values, self.types)))
 
     def _value(self, kept: str) -> sql.Composable:
         """Write a value, or its bytes if they aren't valid text."""
