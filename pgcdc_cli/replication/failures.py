@@ -31,6 +31,8 @@ INVALID_TEXT = ("22021", "22P05")
 """A character is invalid, or has no equivalent in the client's encoding."""
 NOT_IN_PREREQUISITE_STATE = "55000"
 FEATURE_NOT_SUPPORTED, PROGRAM_LIMIT_EXCEEDED = "0A000", "54000"
+INSUFFICIENT_RESOURCES = "53"
+"""The class of the next three."""
 DISK_FULL, OUT_OF_MEMORY, LIMIT_EXCEEDED = "53100", "53200", "53400"
 
 _ACCEPTED = "00000"

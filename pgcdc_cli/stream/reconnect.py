@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.replication import failures
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.loop import SliceWriter
 from pgcdc_cli.stream.receive import TICK
@@ -150,6 +151,12 @@ class RetryPolicy:
         return self._faults >= SAME_FAULTS
 
 
+def _remedy(error: PgcdcError) -> str | None:
+    """Return the hint if the server lacks something (class 53), which time alone may not bring."""
+    sqlstate = getattr(error.__cause__, "sqlstate", None) or ""
+    return error.hint if sqlstate.startswith(failures.INSUFFICIENT_RESOURCES) else None
+
+
 class Reconnection:
     """Connects until a run is done, and goes back to the last edge whenever a connection is lost or left."""
 
@@ -194,11 +201,13 @@ class Reconnection:
         wait = retries.after(error, self._sink.edge.lsn)
         if wait is None:
             raise error
-        log.log(retries.level_of(error.message), "%s; trying again", error.message)
+        remedy = _remedy(error)
+        again = f"trying again; {remedy}" if remedy else "trying again"
+        log.log(retries.level_of(error.message), "%s; %s", error.message, again)
         self._leave()
         self._pause(wait)
         if self._end.time_is_up and retries.server_is_there:
-            raise PgcdcError(ErrorKind.TIMEOUT, f"{error.message}; time is up") from error
+            raise PgcdcError(ErrorKind.TIMEOUT, f"{error.message}; time is up", hint=remedy) from error
         if self._is_over:
             raise error
 

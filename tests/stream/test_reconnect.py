@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from itertools import islice
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
@@ -224,23 +225,52 @@ def test_a_long_wait_ends_as_soon_as_the_run_must_and_holds_up_no_file(clock, mo
         called.append("tick")
         signals.stop = limits == RunLimits() and clock.now >= began + 1
 
-    def lost():
-        raise LOST
+    connections, totals = reconnection(limits, signals, called.append, tick)
+    with nullcontext() if limits == RunLimits() else pytest.raises(PgcdcError, match="lost"):
+        connections.until_done(failing(LOST))
+    assert clock.now < began + 2
+    assert set(called) == {"back", "close", "tick", "reopen"}
+    assert totals.reconnects == 1
 
+
+@pytest.mark.parametrize(
+    ("cause", "hint"),
+    [
+        (psycopg.errors.OutOfMemory(), "raise max_locks_per_transaction"),
+        (psycopg.errors.QueryCanceled(), ErrorKind.TIMEOUT.rule.hint),
+    ],
+)
+def test_what_the_server_lacks_is_said_at_once_and_when_time_is_up(clock, monkeypatch, caplog, cause, hint):
+    """Another run wouldn't find it there, either."""
+    monkeypatch.setattr("pgcdc_cli.stream.settings.time", clock)
+    error = PgcdcError(ErrorKind.CONNECTION, "could not read", hint="raise max_locks_per_transaction")
+    error.__cause__ = cause
+    connections, _ = reconnection(RunLimits(max_time=1), Signals(), lambda _: None, lambda: None)
+    with caplog.at_level(logging.INFO), pytest.raises(PgcdcError, match="time is up") as ended:
+        connections.until_done(failing(error))
+    assert (ended.value.kind, ended.value.hint) == (ErrorKind.TIMEOUT, hint)
+    assert ("raise max_locks_per_transaction" in caplog.text) == (hint == error.hint)
+
+
+def failing(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+def reconnection(limits, signals, called, tick):
+    """One that waits as long as it may, and its totals."""
+    totals = RunTotals()
     writer = SimpleNamespace(
-        back_to_edge=lambda: called.append("back"),
-        reopen_if_asked=lambda: called.append("reopen"),
-        totals=RunTotals(),
-        last_data=began,
+        back_to_edge=lambda: called("back"),
+        reopen_if_asked=lambda: called("reopen"),
+        totals=totals,
+        last_data=1000.0,
     )
     sink = SimpleNamespace(edge=SimpleNamespace(lsn=HERE), tick=tick)
     retries = SimpleNamespace(
         after=lambda *_: LONGEST_AFTER_LOSS, level_of=lambda _: logging.INFO, server_is_there=True
     )
-    catalog = SimpleNamespace(close=lambda: called.append("close"))
-    connections = Reconnection(retries, RunEnd(limits), writer, sink, signals, catalog)
-    with nullcontext() if limits == RunLimits() else pytest.raises(PgcdcError, match="lost"):
-        connections.until_done(lost)
-    assert clock.now < began + 2
-    assert set(called) == {"back", "close", "tick", "reopen"}
-    assert writer.totals.reconnects == 1
+    catalog = SimpleNamespace(close=lambda: called("close"))
+    return Reconnection(retries, RunEnd(limits), writer, sink, signals, catalog), totals
