@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from pgcdc_cli.catalog.managed_service import BY_SETTING, REPLICATION_ROLE, ManagedService
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.failures import Kinds, server_failure
 from pgcdc_cli.replication.session import SessionConnection, ask, connect
@@ -202,6 +203,32 @@ def create_grant(session: Session) -> str:
     )
 
 
+@contextmanager
+def naming_replication_right(session: Session) -> Iterator[None]:
+    """Let the error for a role that may not use slots say what it needs."""
+    try:
+        yield
+    except PgcdcError as error:
+        if error.kind is ErrorKind.RIGHTS:
+            error.hint = _replication_grant(session) or error.hint
+        raise
+
+
+def _replication_grant(session: Session) -> str | None:
+    """Make the hint that says what the role needs to use slots; None if it has that."""
+    facts = read_facts(session)
+    if facts.may_replicate:
+        return None
+    [(name,)] = session.ask("SELECT current_user", {}, "look at the role's rights")
+    role = sql.Identifier(name)
+    needed = _membership(role) if facts.by_membership else sql.SQL("ALTER ROLE {} REPLICATION").format(role)
+    return f"it needs: {needed.as_string()}"
+
+
+def _membership(role: sql.Identifier) -> sql.Composed:
+    return sql.SQL("GRANT {} TO {}").format(sql.Identifier(REPLICATION_ROLE), role)
+
+
 def grants(session: Session, role: str, publications: Sequence[str]) -> list[str]:
     """Write the statements for a role that streams these publications; [] means all that exist.
 
@@ -228,6 +255,5 @@ def grants(session: Session, role: str, publications: Sequence[str]) -> list[str
 def _replication_right(verb: str, role: sql.Identifier, *, by_membership: bool) -> list[sql.Composed]:
     """Write the statements that let a role log in and replicate; `verb` is CREATE or ALTER."""
     if by_membership:
-        membership = sql.SQL("GRANT {} TO {}").format(sql.Identifier(REPLICATION_ROLE), role)
-        return [sql.SQL(f"{verb} ROLE {{}} LOGIN").format(role), membership]
+        return [sql.SQL(f"{verb} ROLE {{}} LOGIN").format(role), _membership(role)]
     return [sql.SQL(f"{verb} ROLE {{}} LOGIN REPLICATION").format(role)]

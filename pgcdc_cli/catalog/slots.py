@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pgcdc_cli.catalog.server import Session
+from pgcdc_cli.catalog.server import Session, naming_replication_right
 from pgcdc_cli.lsn import Lsn
 
 # In recovery, the end of the WAL is the last replayed position: nothing beyond it can be decoded.
@@ -76,14 +76,16 @@ def advance_slot(session: Session, name: str, position: Lsn | None) -> Lsn:
     """Advance a slot (None: to the end of the WAL, never beyond it); return its new position."""
     target = _LOG_END if position is None else "%(position)s::pg_lsn"
     query = f"SELECT end_lsn::text FROM pg_replication_slot_advance(%(name)s, {target})"  # noqa: S608 - of two
-    [(end,)] = session.ask(query, {"name": name, "position": str(position)}, f'advance slot "{name}"')
+    with naming_replication_right(session):
+        [(end,)] = session.ask(query, {"name": name, "position": str(position)}, f'advance slot "{name}"')
     return Lsn.parse(end)
 
 
 def copy_slot(session: Session, old: str, new: str) -> Lsn:
     """Copy a logical slot; return the copy's position."""
     query = "SELECT lsn::text FROM pg_copy_logical_replication_slot(%(old)s, %(new)s)"
-    [(position,)] = session.ask(query, {"old": old, "new": new}, f'copy slot "{old}" to "{new}"')
+    with naming_replication_right(session):
+        [(position,)] = session.ask(query, {"old": old, "new": new}, f'copy slot "{old}" to "{new}"')
     return Lsn.parse(position)
 
 

@@ -14,6 +14,7 @@ from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import facts, fitted, hints, human_bytes, say, text_of, warn, write
 from pgcdc_cli.cli.watch import Interval, Watch, repeat
 from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Catalog, Slot
@@ -73,26 +74,47 @@ def create(  # noqa: PLR0913 - a command's options
     except PgcdcError as error:
         if not if_not_exists or error.kind is not ErrorKind.SLOT_EXISTS:
             raise
-        _existing(conninfo, name, plugin, json=json)
-        return
+        slot = _existing(conninfo, name, plugin)
+        created, position = name, slot.confirmed_flush_lsn or Lsn(0)
+        _warn_of_missing(slot, two_phase=two_phase, failover=failover)
     if json:
         write(json_text.dumps({"slot": created, "consistent_point": str(position)}))
     else:
         write(f"{created} {position}")
 
 
-def _existing(conninfo: str, name: str, plugin: str, *, json: bool) -> None:
-    """Print an existing slot like a new one, with its position. Raises SLOT_EXISTS if its plugin differs."""
-    slot = _find(conninfo, name)
-    if slot.plugin != plugin:
+def _existing(conninfo: str, name: str, plugin: str) -> "Slot":
+    """Find an existing slot that will do. Raises SLOT_EXISTS if it doesn't, and SLOT_INVALIDATED."""
+    from pgcdc_cli.catalog import Catalog
+
+    with Catalog(conninfo) as catalog:
+        slot, database = _named(catalog, name), catalog.facts().database
+    reason = None
+    if slot.plugin is None:
+        reason = "it exists, and is a physical slot"
+    elif slot.temporary:
+        reason = "it exists, and is a temporary slot of another session"
+    elif slot.plugin != plugin:
+        reason = f"one exists whose plugin is {slot.plugin}"
+    elif slot.database != database:
+        reason = f'one exists in database "{slot.database}"'
+    if reason is not None:
         raise PgcdcError(
             ErrorKind.SLOT_EXISTS,
-            f'could not create slot "{name}": one exists whose plugin is {slot.plugin or "none"}',
+            f'could not create slot "{name}": {reason}',
             hint=f"choose another name, or drop it with: pgcdc slot drop {name}",
         )
+    _check_not_lost(slot, "create")
     say(f'slot "{name}" already exists')
-    position = str(slot.confirmed_flush_lsn)
-    write(json_text.dumps({"slot": name, "consistent_point": position}) if json else f"{name} {position}")
+    return slot
+
+
+def _warn_of_missing(slot: "Slot", *, two_phase: bool, failover: bool) -> None:
+    """Warn if an existing slot lacks what it was to be created with."""
+    if failover and not slot.failover:
+        warn(f'slot "{slot.name}" has no failover: pgcdc slot alter {slot.name} --failover changes that')
+    if two_phase and not slot.two_phase:
+        warn(f'slot "{slot.name}" is not two-phase: pgcdc stream --two-phase changes that')
 
 
 @app.command("drop", cls=Command, epilog=examples("pgcdc slot drop shop_slot -d shop --if-exists"))
@@ -233,22 +255,26 @@ def advance(
 
     slot, target = _find(conninfo, name), units.end_position(to)
     _check_is_own(slot, "advance")
+    _check_not_lost(slot, "advance")
     at = slot.confirmed_flush_lsn or slot.restart_lsn
     if at is not None and target is not None and target < at:
-        raise PgcdcError(
-            ErrorKind.USAGE,
+        raise _usage(
             f'could not advance slot "{name}" to {target}: it is already at {at}',
-            hint="a slot only moves forward: what is confirmed may be gone",
+            "a slot only moves forward: what is confirmed may be gone",
+        )
+    if at is None:
+        raise _usage(
+            f'could not advance slot "{name}": it has no position yet, and retains no WAL',
+            "a physical slot gets its position from its first reader, such as a standby",
         )
     in_use = {ErrorKind.SLOT_ACTIVE: f"stop what is reading it: see pgcdc slot show {name}"}
     with hints(in_use), Catalog(conninfo) as catalog:
         end = catalog.log_end()
         if target is not None and target > end:
             # The server would silently advance to the end of its WAL, for good.
-            raise PgcdcError(
-                ErrorKind.USAGE,
+            raise _usage(
                 f'could not advance slot "{name}" to {target}: the server\'s WAL ends before that, at {end}',
-                hint="--to now goes to its end",
+                "--to now goes to its end",
             )
         if not yes:
             _ask(f'Skip the changes of slot "{name}" from {at} to {to} for ever?')
@@ -258,20 +284,29 @@ def advance(
 def _check_is_own(slot: "Slot", doing: str) -> None:
     """Raise USAGE for a standby's copy of a slot of the primary, which only changes together with that."""
     if slot.synced:
-        raise PgcdcError(
-            ErrorKind.USAGE,
+        raise _usage(
             f'could not {doing} slot "{slot.name}": this standby is synchronizing it from the primary',
-            hint=f"{doing} it on the primary: the standby has a copy of it",
+            f"{doing} it on the primary: the standby has a copy of it",
         )
+
+
+def _check_not_lost(slot: "Slot", doing: str) -> None:
+    if slot.lost:
+        raise PgcdcError(
+            ErrorKind.SLOT_INVALIDATED, f'could not {doing} slot "{slot.name}": invalidated ({slot.lost})'
+        )
+
+
+def _usage(message: str, hint: str) -> PgcdcError:
+    return PgcdcError(ErrorKind.USAGE, message, hint=hint)
 
 
 def _ask(question: str) -> None:
     """End the command unless the user at the terminal agrees. Raises USAGE without a terminal."""
     if not sys.stdin.isatty():
-        raise PgcdcError(
-            ErrorKind.USAGE,
+        raise _usage(
             "could not ask: standard input is not a terminal",
-            hint="add --yes if you are sure",
+            "add --yes if you are sure",
         )
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
@@ -297,11 +332,12 @@ def copy(
     check_slot_name(new)
     exists = "choose another name: pgcdc slot list shows those that exist"
     with hints({ErrorKind.SLOT_EXISTS: exists}), Catalog(conninfo) as catalog:
-        if _named(catalog, old).plugin is None:
-            raise PgcdcError(
-                ErrorKind.USAGE,
+        slot = _named(catalog, old)
+        _check_not_lost(slot, "copy")
+        if slot.plugin is None:
+            raise _usage(
                 f'could not copy slot "{old}" to "{new}": it is a physical slot',
-                hint="SELECT pg_copy_physical_replication_slot(...) copies it",
+                "SELECT pg_copy_physical_replication_slot(...) copies it",
             )
         position = catalog.copy_slot(old, new)
     write(f"{new} {position}")
@@ -331,9 +367,11 @@ def alter(
         raise usage_error("nothing to change: give --failover or --two-phase, or their --no- forms")
     slot = _find(conninfo, name)
     _check_is_own(slot, "alter")
-    if slot.lost:
-        raise PgcdcError(
-            ErrorKind.SLOT_INVALIDATED, f'could not alter slot "{name}": invalidated ({slot.lost})'
+    _check_not_lost(slot, "alter")
+    if slot.plugin is None:
+        raise _usage(
+            f'could not alter slot "{name}": it is a physical slot',
+            "failover and two-phase are properties of logical slots",
         )
     if slot.active_pid is not None:
         # The server would wait until the slot is inactive, however long that takes.
@@ -343,10 +381,9 @@ def alter(
             hint=f"stop what is reading it: see pgcdc slot show {name}",
         )
     if two_phase and slot.plugin != "pgoutput":
-        raise PgcdcError(
-            ErrorKind.USAGE,
+        raise _usage(
             f'could not alter slot "{name}": two-phase can be enabled later only for pgoutput',
-            hint="create another slot with --two-phase, and read the old one to its end first",
+            "create another slot with --two-phase, and read the old one to its end first",
         )
     with ReplicationConnection(conninfo) as connection:
         connection.alter_slot(name, failover=failover, two_phase=two_phase)

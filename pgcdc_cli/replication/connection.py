@@ -35,9 +35,6 @@ _NO_PLUGIN = (
     " pgcdc stream --format wal2json needs no plugin"
 )
 
-_LOADING = {"internal_load_library", "LoadOutputPlugin"}
-"""The server's functions that find out that a file is no library, or a library no plugin."""
-
 _CANCEL = 5.0
 """Seconds that a server has to cancel a command."""
 
@@ -53,6 +50,9 @@ _STANDBY_WAITS = (
 )
 
 _STANDBY_WAL_LEVEL = "set wal_level = logical in postgresql.conf, here and on the primary, and restart both"
+
+_NO_FAILOVER = "leave it out: older servers copy no slots to their standbys"
+_FAILOVER_OF_PRIMARY = "do so on the primary, whose slots a standby copies if sync_replication_slots is on"
 
 _DROP = {"55000": ErrorKind.USAGE}
 """Errors of dropping or altering a slot: a standby synchronizes it from the primary."""
@@ -200,19 +200,15 @@ class ReplicationConnection:
         failover: bool = False,
     ) -> tuple[str, Lsn]:
         """Create a logical slot; return its name and its consistent point, from which it has every change."""
-        if failover and self.server_version < 170000:
-            raise PgcdcError(
-                ErrorKind.USAGE,
-                f'could not create slot "{name}": failover slots need PostgreSQL 17',
-                hint="create it without failover",
-            )
+        if failover:
+            self._check_failover(f'create slot "{name}"')
         wanted = {"TWO_PHASE": two_phase, "FAILOVER": failover}
         flags = [flag for flag, on in wanted.items() if on]
         command = commands.create_slot(name, plugin, flags, temporary=temporary)
         try:
             row = self._create(command, f'create slot "{name}"')
         except PgcdcError as error:
-            if _is_no_plugin(error.__cause__):
+            if failures.is_no_plugin(error.__cause__):
                 error.kind, error.hint = ErrorKind.USAGE, _NO_PLUGIN
             raise
         return row[0], Lsn.parse(row[1])
@@ -264,20 +260,20 @@ class ReplicationConnection:
 
         After that, the connection takes no other command. Two-phase can be enabled for pgoutput only.
         """
-        wanted = (("FAILOVER", failover, 17), ("TWO_PHASE", two_phase, 18))
-        flags = {flag: on for flag, on, _ in wanted if on is not None}
-        for flag, _, since in wanted:
-            if flag in flags and self.server_version < since * 10000:
-                what = f"{flag.lower().replace('_', '-')} of a slot"
-                raise PgcdcError(
-                    ErrorKind.USAGE,
-                    f'could not alter slot "{name}": changing {what} needs PostgreSQL {since}',
-                    hint="create another slot with it, and read the old one to its end first",
-                )
-        if two_phase:
-            # With ALTER, the server would send only the COMMIT PREPARED of what is prepared already
+        if failover is not None:
+            self._check_failover(f'alter slot "{name}"', wanted=failover)
+        if two_phase is not None and self.server_version < 180000:
+            raise PgcdcError(
+                ErrorKind.USAGE,
+                f'could not alter slot "{name}": changing two-phase of a slot needs PostgreSQL 18',
+                hint=f"create another slot {'with' if two_phase else 'without'} it, and read the old one to"
+                " its end first",
+            )
+        flags = {} if failover is None else {"FAILOVER": failover}
+        if two_phase is False:
+            # With ALTER on, the server would send only the COMMIT PREPARED of what is prepared already
             # (`two_phase_at` stays as it was). A reader that asks for it enables it from its position on.
-            del flags["TWO_PHASE"]
+            flags["TWO_PHASE"] = False
         try:
             if flags:
                 self._connection.execute(commands.alter_slot(name, flags).encode())
@@ -287,6 +283,15 @@ class ReplicationConnection:
             any_name = commands.quote_identifier(name)
             options = {"proto_version": "3", "two_phase": "true", "publication_names": any_name}
             self.start(name, Lsn(0), options.items())
+
+    def _check_failover(self, doing: str, *, wanted: bool = True) -> None:
+        """Raise USAGE if a slot of this server can't have failover, or wants to have it on a standby."""
+        if self.server_version < 170000:
+            message, hint = f"could not {doing}: failover slots need PostgreSQL 17", _NO_FAILOVER
+            raise PgcdcError(ErrorKind.USAGE, message, hint=hint)
+        if wanted and self.in_recovery:
+            message = f"could not {doing}: a standby's own slots have no failover"
+            raise PgcdcError(ErrorKind.USAGE, message, hint=_FAILOVER_OF_PRIMARY)
 
     def temporary_copy(self, slot: str) -> str:
         """Copy a logical slot at its position into a temporary one; return the copy's name.
@@ -490,11 +495,3 @@ def _start_problem(facts: tuple[Any, ...], sqlstate: str | None) -> tuple[ErrorK
 def _names(message: str, name: str) -> bool:
     """Whether a message, in any language, mentions this name as a whole word."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message) is not None
-
-
-def _is_no_plugin(error: BaseException | None) -> bool:
-    """Whether a slot could not be created for its plugin; a name with a quote is a syntax error."""
-    if isinstance(error, psycopg.errors.UndefinedFile | psycopg.errors.SyntaxError):
-        return True
-    # Such an error has the SQLSTATE of any internal one.
-    return isinstance(error, psycopg.errors.InternalError_) and error.diag.source_function in _LOADING

@@ -35,6 +35,9 @@ INSUFFICIENT_RESOURCES = "53"
 """The class of the next three."""
 DISK_FULL, OUT_OF_MEMORY, LIMIT_EXCEEDED = "53100", "53200", "53400"
 
+_LOADING = {"internal_load_library", "LoadOutputPlugin"}
+"""The server's functions that find out that a file is no library, or a library no plugin."""
+
 _ACCEPTED = "00000"
 _ATTEMPT_PATIENCE = 10.0
 """Seconds for an attempt to connect: the server has just answered another one."""
@@ -396,6 +399,14 @@ def kind_of(sqlstate: str | None, kinds: Kinds | None = None) -> ErrorKind:
             if code in table:
                 return table[code]
     return ErrorKind.SERVER_FAULT
+
+
+def is_no_plugin(error: BaseException | None) -> bool:
+    """Whether a slot could not be created for its plugin; a name with a quote is a syntax error."""
+    if isinstance(error, psycopg.errors.UndefinedFile | psycopg.errors.SyntaxError):
+        return True
+    # Such an error has the SQLSTATE of any internal one.
+    return isinstance(error, psycopg.errors.InternalError_) and error.diag.source_function in _LOADING
 
 
 def reason(error: psycopg.Error) -> str:

@@ -6,8 +6,9 @@ import subprocess
 
 import psycopg
 import pytest
+from debian_server import DebianServer
 from processes import PGCDC, wait_until
-from servers import Database, remove
+from servers import Database, remove, started
 from standbys import replayed, standby, synchronize
 
 from pgcdc_cli.errors import ErrorKind
@@ -116,26 +117,70 @@ def test_alter_changes_what_the_server_can(database, pgcdc, refused, slot):
         assert pgcdc(*line).status == 0
         assert shown(database, pgcdc, slot) == (False, True)
         return
-    for option, what, since in [("--failover", "failover", 17), ("--no-two-phase", "two-phase", 18)]:
+    line = ("slot", "alter", slot, "-d", database.uri)
+    refused(
+        *(*line, "--failover"),
+        status=2,
+        error=f'could not alter slot "{slot}": failover slots need PostgreSQL 17',
+        hint="leave it out: older servers copy no slots to their standbys",
+    )
+    for option, how in (("--two-phase", "with"), ("--no-two-phase", "without")):
         refused(
-            *("slot", "alter", slot, "-d", database.uri, option),
+            *(*line, option),
             status=2,
-            error=f'could not alter slot "{slot}": changing {what} of a slot needs PostgreSQL {since}',
-            hint="create another slot with it, and read the old one to its end first",
+            error=f'could not alter slot "{slot}": changing two-phase of a slot needs PostgreSQL 18',
+            hint=f"create another slot {how} it, and read the old one to its end first",
         )
 
 
-def test_two_phase_is_enabled_later_for_pgoutput_only(database18, refused):
+def test_two_phase_is_enabled_later_for_pgoutput_only(refused):
     """For another plugin, the server would leave out what is prepared already."""
-    slot = f"physical_{database18.name}"
-    database18.execute("SELECT pg_create_physical_replication_slot(%s)", (slot,))
+    reason = DebianServer.missing("test_decoding")
+    if reason is not None:
+        pytest.skip(reason)
+    server = DebianServer()
+    try:
+        database = Database(server)
+        slot = database.create_slot(plugin="test_decoding")
+        refused(
+            *("slot", "alter", slot, "-d", database.uri, "--two-phase"),
+            status=2,
+            error=f'could not alter slot "{slot}": two-phase can be enabled later only for pgoutput',
+            hint="create another slot with --two-phase, and read the old one to its end first",
+        )
+        database.connection.close()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("option", ["--failover", "--two-phase"])
+def test_a_physical_slot_has_nothing_to_alter(database, refused, physical, option):
     refused(
-        *("slot", "alter", slot, "-d", database18.uri, "--two-phase"),
+        *("slot", "alter", physical, "-d", database.uri, option),
         status=2,
-        error=f'could not alter slot "{slot}": two-phase can be enabled later only for pgoutput',
-        hint="create another slot with --two-phase, and read the old one to its end first",
+        error=f'could not alter slot "{physical}": it is a physical slot',
+        hint="failover and two-phase are properties of logical slots",
     )
-    database18.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
+@pytest.mark.parametrize("command", [("advance", "--to", "now", "--yes"), ("copy", "other")])
+@pytest.mark.parametrize("managed", [False, True])
+def test_who_may_not_use_slots_is_told_the_right(own_server, pgcdc, command, managed):
+    """On a managed service it is that of a role."""
+    database = Database(own_server(16))
+    slot, (name, *options) = database.create_slot(), command
+    database.execute("CREATE ROLE reader LOGIN")
+    right = 'ALTER ROLE "reader" REPLICATION'
+    if managed:
+        database.execute("CREATE ROLE rds_replication")
+        right = 'GRANT "rds_replication" TO "reader"'
+    uri = database.server.uri(database.name, user="reader")
+    ran = pgcdc("slot", name, slot, *options, "-d", uri)
+    assert (ran.status, ran.err.splitlines()[1]) == (4, f"hint: it needs: {right}")
+    database.execute(right)
+    if not managed:
+        assert pgcdc("slot", name, slot, *options, "-d", uri).status == 0
+    database.connection.close()
 
 
 @pytest.fixture
@@ -160,6 +205,19 @@ def test_a_physical_slot_is_advanced_from_where_it_is(database, pgcdc, refused, 
     database.execute("CREATE TABLE t (a int)")
     assert pgcdc(*line, "now").status == 0
     assert database.execute(position, (physical,)).fetchone() != (at,)
+
+
+def test_a_physical_slot_that_nobody_used_has_no_position(database, refused):
+    """Nothing of it is lost, and nobody should start over."""
+    slot = f"unused_{database.name}"
+    database.execute("SELECT pg_create_physical_replication_slot(%s)", (slot,))
+    refused(
+        *("slot", "advance", slot, "-d", database.uri, "--yes", "--to", "now"),
+        status=2,
+        error=f'could not advance slot "{slot}": it has no position yet, and retains no WAL',
+        hint="a physical slot gets its position from its first reader, such as a standby",
+    )
+    database.drop_slot(slot)
 
 
 def test_a_physical_slot_is_not_copied(database, refused, physical):
@@ -201,28 +259,53 @@ def test_a_standby_s_copy_of_a_slot_is_changed_on_the_primary_until_it_is_promot
             hint=f"{command} it on the primary: the standby has a copy of it",
         )
     assert "synced         yes\n" in pgcdc("slot", "show", "s", *there).out
+    local = pgcdc("slot", "create", "local", "--failover", *there)
+    assert local.status == 2
+    assert local.err.splitlines() == [
+        'pgcdc: error: could not create slot "local": a standby\'s own slots have no failover',
+        "hint: do so on the primary, whose slots a standby copies if sync_replication_slots is on",
+    ]
     # A copy of the copy is the standby's own.
     assert pgcdc("slot", "copy", "s", "own", *there).status == 0
     assert pgcdc("slot", "advance", "own", "--to", "now", "--yes", *there).status == 0
+    altered = pgcdc("slot", "alter", "own", "--failover", *there)
+    assert (altered.status, altered.err.splitlines()[1]) == (2, local.err.splitlines()[1])
+    assert pgcdc("slot", "alter", "own", "--no-failover", *there).status == 0
     synchronized.pg_ctl("promote")
     assert "synced         no\n" in pgcdc("slot", "show", "s", *there).out
     for command, *options in changes:
         assert pgcdc("slot", command, "s", *options, *there).status == 0
 
 
-def test_a_slot_that_is_lost_is_not_altered(own_server, refused):
-    database = Database(own_server(18, {"max_slot_wal_keep_size": "8MB"}))
-    slot = database.create_slot()
-    for _ in range(24):
-        database.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1048576))")
-    database.execute("CHECKPOINT")
+@pytest.fixture(scope="module")
+def lost():
+    """A database with a slot `s` that has lost WAL."""
+    with started(18, {"max_slot_wal_keep_size": "8MB"}) as server:
+        database = Database(server)
+        database.create_slot("s")
+        for _ in range(24):
+            database.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1048576))")
+        database.execute("CHECKPOINT")
+        yield database
+        database.connection.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "doing"),
+    [
+        (("alter", "s", "--failover"), "alter"),
+        (("advance", "s", "--to", "now", "--yes"), "advance"),
+        (("copy", "s", "other"), "copy"),
+        (("create", "s", "--if-not-exists"), "create"),
+    ],
+)
+def test_a_slot_that_is_lost_is_of_no_use(lost, refused, command, doing):
     refused(
-        *("slot", "alter", slot, "-d", database.uri, "--failover"),
+        *("slot", *command, "-d", lost.uri),
         status=6,
-        error=f'could not alter slot "{slot}": invalidated (wal_removed)',
+        error=f'could not {doing} slot "s": invalidated (wal_removed)',
         hint=ErrorKind.SLOT_INVALIDATED.rule.hint,
     )
-    database.connection.close()
 
 
 def test_alter_wants_something_to_change(database, pgcdc, slot):

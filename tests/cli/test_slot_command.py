@@ -10,6 +10,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 from processes import PGCDC, wait_until
+from servers import Database
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.cli.printing import human_bytes
@@ -81,37 +82,47 @@ def test_an_existing_slot_is_an_error_unless_it_will_do(database, pgcdc, refused
 
 
 def test_an_existing_slot_of_another_plugin_will_not_do(database, refused, name):
-    database.create_slot(name, plugin="test_decoding") if _has_test_decoding(database) else database.execute(
-        "SELECT pg_create_physical_replication_slot(%s)", (name,)
+    database.create_slot(name)
+    refused(
+        *("slot", "create", name, "-d", database.uri, "--if-not-exists", "-P", "test_decoding"),
+        status=5,
+        error=f'could not create slot "{name}": one exists whose plugin is pgoutput',
+        hint=f"choose another name, or drop it with: pgcdc slot drop {name}",
     )
-    [(plugin,)] = database.execute(
-        "SELECT coalesce(plugin, 'none') FROM pg_replication_slots WHERE slot_name = %s", (name,)
-    )
-    try:
-        refused(
-            "slot",
-            "create",
-            name,
-            "-d",
-            database.uri,
-            "--if-not-exists",
-            status=5,
-            error=f'could not create slot "{name}": one exists whose plugin is {plugin}',
-            hint=f"choose another name, or drop it with: pgcdc slot drop {name}",
-        )
-    finally:
-        database.execute("SELECT pg_drop_replication_slot(%s)", (name,))
 
 
-def _has_test_decoding(database):
-    try:
-        database.execute(
-            "SELECT pg_create_logical_replication_slot('probe_test_decoding', 'test_decoding', true)"
-        )
-    except psycopg.Error:
-        return False
-    database.execute("SELECT pg_drop_replication_slot('probe_test_decoding')")
-    return True
+def test_an_existing_slot_that_can_not_be_read_here_will_not_do(database, refused, name):
+    """Another database's, a physical one, and one that goes with its session."""
+    elsewhere = Database(database.server)
+    create = ("slot", "create", name, "--if-not-exists", "-d", database.uri)
+    hint = f"choose another name, or drop it with: pgcdc slot drop {name}"
+    elsewhere.create_slot(name)
+    reason = f'one exists in database "{elsewhere.name}"'
+    refused(*create, status=5, error=f'could not create slot "{name}": {reason}', hint=hint)
+    elsewhere.drop()
+    database.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
+    reason = "it exists, and is a physical slot"
+    refused(*create, status=5, error=f'could not create slot "{name}": {reason}', hint=hint)
+    database.drop_slot(name)
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', true)", (name,))
+    reason = "it exists, and is a temporary slot of another session"
+    refused(*create, status=5, error=f'could not create slot "{name}": {reason}', hint=hint)
+    database.drop_slot(name)
+
+
+def test_an_existing_slot_that_lacks_what_is_asked_for_is_told(database18, pgcdc, name):
+    """Without failover, a promotion would lose it."""
+    create = ("slot", "create", name, "--if-not-exists", "-d", database18.uri)
+    assert pgcdc(*create).err == ""
+    ran = pgcdc(*create, "--failover", "--two-phase")
+    assert (ran.status, ran.out) == (0, f"{name} {database18.confirmed(name)}\n")
+    _, *warnings = ran.err.splitlines()
+    assert warnings == [
+        f'pgcdc: warning: slot "{name}" has no failover: pgcdc slot alter {name} --failover changes that',
+        f'pgcdc: warning: slot "{name}" is not two-phase: pgcdc stream --two-phase changes that',
+    ]
+    assert pgcdc("slot", "alter", name, "-d", database18.uri, "--failover", "--two-phase").status == 0
+    assert len(pgcdc(*create, "--failover", "--two-phase").err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("options", [["--two-phase"], ["-t", "-P", "pgoutput"]])
