@@ -70,11 +70,12 @@ def read_config(
     Raises USAGE, also if `snapshot` contradicts a `snapshot.mode`.
     """
     from pgcdc_cli.formats.debezium.configuration_file import as_connector, read_properties
+    from pgcdc_cli.formats.debezium.connector_config import without_salt
     from pgcdc_cli.formats.debezium.properties import connector_config
 
     properties = {} if path is None else read_properties(path)
     for item in given:
-        name, value = name_and_value("-c", item)
+        name, value = name_and_value("-c", item if "=" in item else without_salt(item))
         properties[name.strip()] = value
     properties = as_connector(properties)
     if snapshot is not None:

@@ -24,12 +24,16 @@ def gap_remedy_of_file(disk: Disk, folder: str, name: str, checkpoint: Checkpoin
     found = disk.stat(f"{folder}/{there}")
     if found is None or not checkpoint.files or found.size <= checkpoint.files[0].state.size:
         return None
-    return remedy_of_longer_file(disk, folder, name, checkpoint)
+    return _remedy_of_longer_file(name, there, checkpoint)
 
 
 def remedy_of_longer_file(disk: Disk, folder: str, name: str, checkpoint: Checkpoint) -> str:
     """Return the hint for a gap that would cut off what a file has, wherever it is now."""
     there = moved_name(disk, folder, name, checkpoint) or name
+    return _remedy_of_longer_file(name, there, checkpoint)
+
+
+def _remedy_of_longer_file(name: str, there: str, checkpoint: Checkpoint) -> str:
     control = beside(name).checkpoint
     move = "move the file away, " if there == name else ""
     return _remedy(there, checkpoint, f"{move}remove {control}, and run again")

@@ -89,7 +89,7 @@ def test_a_file_that_is_no_configuration_is_a_usage_error(tmp_path, text):
         ("column.mask.with.2147483648.chars", "a", "more than 2147483647 characters"),
         ("transforms", "a,b,a", 'names "a" twice'),
         ("transforms", "unwrap", "a transform without transforms.unwrap.type"),
-        ("column.mask.hash.ROT13.with.salt.x", "a", '"ROT13" is no hash algorithm'),
+        ("column.mask.hash.ROT13.with.salt.***", "a", '"ROT13" is no hash algorithm'),
     ],
 )
 def test_a_wrong_value_is_a_usage_error_that_names_property_value_and_what_is_allowed(name, value, allowed):
@@ -299,6 +299,25 @@ def test_a_password_is_in_no_message(caplog):
     with caplog.at_level(logging.DEBUG), pytest.raises(PgcdcError) as error:
         connector_config({"database.password": "hunter2", "database.passwrod": "hunter2"})
     assert "hunter2" not in caplog.text + str(error.value) + error.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("column.mask.hash.ROT13.with.salt.hun.ter2", "a", "column.mask.hash.ROT13.with.salt.***"),
+        ("column.mask.hash.v2.MD5.with.salt.hunter2", "(", "column.mask.hash.v2.MD5.with.salt.***"),
+        ("column.mask.hash.MD5.with.salt.hunter2", "${env:NAMES}", "column.mask.hash.MD5.with.salt.***"),
+        ("column.mask.hash.MD5.hunter2", "a", "column.mask.hash.MD5.***"),
+        ("column.mask.hsh.MD5.with.salt.hunter2", "a", "column.mask.hsh.MD5.with.salt.***"),
+    ],
+)
+def test_a_salt_is_in_no_message(caplog, name, value, shown):
+    """Also one in a name that is mistyped; whoever has it can find out what was hashed."""
+    with pytest.raises(PgcdcError) as error:
+        connector_config({name: value})
+    told = caplog.text + error.value.message + error.value.hint
+    assert f'"{shown}"' in told
+    assert "ter2" not in told
 
 
 def test_the_prefix_is_missed():

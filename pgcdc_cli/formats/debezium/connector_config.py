@@ -384,10 +384,19 @@ MANUAL = "pgcdc-stream(1) describes the properties"
 """Hint of an error in a property."""
 
 
+_SALT = re.compile(r"((?:^|\.)salt\.|^column\.mask\.hash\.(?:v2\.)?+[^.]*\.(?!with\.salt\.)).+", re.DOTALL)
+"""A salt in a property's name, also in one that is mistyped."""
+
+
+def without_salt(name: str) -> str:
+    """Return a property's name as it may be shown: a salt that it contains is a secret."""
+    return _SALT.sub(r"\1***", name)
+
+
 def wrong(name: str, text: str, reason: str) -> PgcdcError:
-    """Make a USAGE error that names the property and its value; a password is not shown."""
+    """Make a USAGE error that names the property and its value; neither a password nor a salt is shown."""
     shown = "..." if "password" in name else text
-    message = f'could not use property "{name}": "{shown}" {reason}'
+    message = f'could not use property "{without_salt(name)}": "{shown}" {reason}'
     return PgcdcError(ErrorKind.USAGE, message, hint=MANUAL)
 
 

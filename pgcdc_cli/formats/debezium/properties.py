@@ -14,6 +14,7 @@ from pgcdc_cli.formats.debezium.connector_config import (
     patterns,
     placeholder_octets,
     value_of,
+    without_salt,
     wrong,
 )
 from pgcdc_cli.formats.debezium.masks import parse_mask
@@ -386,7 +387,7 @@ def _check_resolved(name: str, text: str) -> None:
     alone = _ALONE.fullmatch(text) and not name.endswith(".replacement")
     if alone or _REFERENCE.search(text):
         error = wrong(name, text, "is a reference, which pgcdc doesn't resolve")
-        error.hint = f"give the value itself: -c {name}=VALUE"
+        error.hint = f"give the value itself: -c {without_salt(name)}=VALUE"
         if "password" in name:
             error.hint = f"use PGPASSWORD or ~/.pgpass in its place, and -c {name}="
         raise error
@@ -436,18 +437,19 @@ def _warn_of_converter(name: str, text: str) -> None:
 def _warn(name: str) -> None:
     if name in WITHOUT_MEANING or name.startswith(_WITHOUT_MEANING):
         return
+    shown = without_salt(name)
     if name in NOT_DONE or name.startswith(_NOT_DONE):
         instead = next((what for start, what in _INSTEAD.items() if name.startswith(start)), None)
-        log.warning('property "%s" is not supported: %s', name, instead or "events are as without it")
+        log.warning('property "%s" is not supported: %s', shown, instead or "events are as without it")
         return
     near = [_EARLIER[name]] if name in _EARLIER else difflib.get_close_matches(name, _BY_NAME, n=1)
-    log.warning('property "%s" is unknown%s', name, f': did you mean "{near[0]}"?' if near else "")
+    log.warning('property "%s" is unknown%s', shown, f': did you mean "{near[0]}"?' if near else "")
 
 
 def _mask_rule(name: str) -> str:
     try:
         parse_mask(name)
     except ValueError as error:
-        message = f'could not use property "{name}": {error}'
+        message = f'could not use property "{without_salt(name)}": {error}'
         raise PgcdcError(ErrorKind.USAGE, message, hint=MANUAL) from error
     return name
