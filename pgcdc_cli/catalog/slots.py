@@ -82,8 +82,8 @@ def advance_slot(session: Session, name: str, position: Lsn | None) -> Lsn:
 
 
 def copy_slot(session: Session, old: str, new: str) -> Lsn:
-    """Copy a logical slot; return the copy's position."""
-    query = "SELECT lsn::text FROM pg_copy_logical_replication_slot(%(old)s, %(new)s)"
+    """Copy a logical slot; return the copy's position. Also of a temporary one, the copy is permanent."""
+    query = "SELECT lsn::text FROM pg_copy_logical_replication_slot(%(old)s, %(new)s, false)"
     with naming_replication_right(session):
         [(position,)] = session.ask(query, {"old": old, "new": new}, f'copy slot "{old}" to "{new}"')
     return Lsn.parse(position)

@@ -4,6 +4,7 @@ import json as json_text
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -278,7 +279,18 @@ def advance(
             )
         if not yes:
             _ask(f'Skip the changes of slot "{name}" from {at} to {to} for ever?')
-        write(f"{name} {catalog.advance_slot(name, target)}")
+        write(f"{name} {_advanced(catalog, slot, target)}")
+
+
+def _advanced(catalog: "Catalog", slot: "Slot", target: Lsn | None) -> Lsn:
+    """Advance a slot. Raises USAGE if the server does so only in the slot's own database, before 17."""
+    try:
+        return catalog.advance_slot(slot.name, target)
+    except PgcdcError as error:
+        if error.kind is not ErrorKind.SLOT_INVALIDATED or slot.database == catalog.facts().database:
+            raise
+        hint = f"with -d {quote(str(slot.database))} it can be advanced"
+        raise _usage(error.message, hint) from error
 
 
 def _check_is_own(slot: "Slot", doing: str) -> None:

@@ -104,6 +104,30 @@ def test_a_copy_goes_on_from_the_same_point(database, pgcdc, slot):
     )
 
 
+def test_a_copy_of_a_temporary_slot_stays(database, pgcdc):
+    database.execute("SELECT pg_create_logical_replication_slot('passing', 'pgoutput', true)")
+    assert pgcdc("slot", "copy", "passing", f"of_{database.name}", "-d", database.uri).status == 0
+    database.drop_slot("passing")
+    assert "temporary      no\n" in pgcdc("slot", "show", f"of_{database.name}", "-d", database.uri).out
+
+
+def test_a_slot_of_another_database_is_advanced_there_if_not_here(database, pgcdc, refused):
+    """Before PostgreSQL 17 the server refuses it; nothing of the slot is lost."""
+    elsewhere = Database(database.server)
+    slot = elsewhere.create_slot()
+    line = ("slot", "advance", slot, "--to", "now", "--yes", "-d")
+    if database.server.version < 17:
+        reason = f'replication slot "{slot}" was not created in this database'
+        refused(
+            *(*line, database.uri),
+            status=2,
+            error=f'could not advance slot "{slot}": {reason}',
+            hint=f"with -d {elsewhere.name} it can be advanced",
+        )
+    assert pgcdc(*line, elsewhere.uri).status == 0
+    elsewhere.drop()
+
+
 def shown(database, pgcdc, slot):
     slot = json.loads(pgcdc("slot", "show", slot, "-d", database.uri, "--json").out)
     return slot["failover"], slot["two_phase"]
