@@ -85,7 +85,7 @@ def create(  # noqa: PLR0913 - a command's options
 
 
 def _existing(conninfo: str, name: str, plugin: str) -> "Slot":
-    """Find an existing slot that will do. Raises SLOT_EXISTS if it doesn't, and SLOT_INVALIDATED."""
+    """Find an existing slot that will do. Raises SLOT_EXISTS if it doesn't, or the error of its state."""
     from pgcdc_cli.catalog import Catalog
 
     with Catalog(conninfo) as catalog:
@@ -105,6 +105,7 @@ def _existing(conninfo: str, name: str, plugin: str) -> "Slot":
             f'could not create slot "{name}": {reason}',
             hint=f"choose another name, or drop it with: pgcdc slot drop {name}",
         )
+    _check_is_own(slot, "create")
     _check_not_lost(slot, "create")
     say(f'slot "{name}" already exists')
     return slot

@@ -274,7 +274,11 @@ def test_a_standby_s_copy_of_a_slot_is_changed_on_the_primary_until_it_is_promot
 ):
     """Nothing is lost, and nobody should start over."""
     there = ("-d", synchronized.uri())
-    changes = (("advance", "--to", "now", "--yes"), ("alter", "--no-failover"))
+    changes = (
+        ("advance", "--to", "now", "--yes"),
+        ("alter", "--no-failover"),
+        ("create", "--if-not-exists"),
+    )
     for command, *options in changes:
         refused(
             *("slot", command, "s", *options, *there),
