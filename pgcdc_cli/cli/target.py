@@ -3,6 +3,7 @@
 With `--format debezium`, a connector's configuration supplies what the options leave open.
 """
 
+import logging
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -52,6 +53,9 @@ _CONNECTOR_MODES = {"never": ("never", "no_data"), "initial": ("initial",), "onl
 
 
 _ALL_TABLES = "take it as it is: publication.autocreate.mode=all_tables; events are filtered all the same"
+
+
+log = logging.getLogger("pgcdc")
 
 
 class Subscription(NamedTuple):
@@ -178,12 +182,26 @@ def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catal
         from pgcdc_cli.catalog import Publication
 
         existing = catalog.publication(name) if new or mode == "filtered" else None
-        if mode == "filtered" and (new or existing is not None):
+        if mode == "filtered" and new:
             _filter_publication(catalog, config, name, existing)
+        elif mode == "filtered" and existing is not None:
+            _filter_again(catalog, config, name, existing)
         elif new and existing is None:
             catalog.create_publication(Publication(name, all_tables=mode == "all_tables", via_root=via_root))
 
     return make
+
+
+def _filter_again(catalog: "Catalog", config: "ConnectorConfig", name: str, existing: "Publication") -> None:
+    """Let a publication follow the filters, or warn: a table that isn't ours must not end a stream."""
+    from psycopg import Error
+
+    try:
+        _filter_publication(catalog, config, name, existing)
+    except PgcdcError as error:
+        if error.kind.rule.transient or not isinstance(error.__cause__, Error):
+            raise
+        log.warning("%s; it publishes what it did before", error.message)
 
 
 def _filter_publication(

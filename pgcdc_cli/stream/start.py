@@ -65,7 +65,7 @@ class RunStart:
         self._catalog = catalog
         self._signals = signals
         self._format = format_
-        self._created = self._warned = self._warned_of_two_phase = False
+        self._created = self._published = self._warned = self._warned_of_two_phase = False
         self.position = Lsn(0)
         self.slot_to_come = self.snapshot_taken = self.begun = False
         self.two_phase = settings.protocol.two_phase
@@ -107,8 +107,9 @@ class RunStart:
 
     def _prepare(self, connection: ReplicationConnection, identity: SystemIdentity) -> None:
         settings = self._settings
-        if settings.make_publication is not None:
+        if settings.make_publication is not None and not self._published:
             settings.make_publication(self._catalog, self._sink.checkpoint is None)
+            self._published = True
         source = StreamSource(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )

@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -140,6 +141,27 @@ def test_a_table_may_join_the_include_list(database18, tmp_path):
     run(database18, tmp_path / "out", *more)
     found = [(event["source"]["table"], event["after"]["id"]) for event in events(tmp_path / "out")]
     assert found == [("a", 1), ("b", 2)]
+
+
+def test_a_table_that_may_not_be_published_does_not_end_a_stream(database18, tmp_path):
+    """Somebody else has created it, and the filters let it through."""
+    database18.execute(
+        f"CREATE ROLE r_{database18.name} LOGIN REPLICATION; CREATE TABLE t (id int PRIMARY KEY);"
+        f"ALTER TABLE t OWNER TO r_{database18.name};"
+        f"GRANT CREATE ON DATABASE {database18.name} TO r_{database18.name}"
+    )
+    filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now")
+    role = ("-U", f"r_{database18.name}")
+    uri = database18.uri.replace("postgres@", "")
+    owned = SimpleNamespace(uri=uri, name=database18.name)
+    run(owned, tmp_path / "out", *filtered, *role)
+    database18.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    ended = run_warm(command(owned, tmp_path / "out", *filtered, *role))
+    reason = 'could not change publication "dbz_publication": must be owner of table other'
+    warning = f"pgcdc: warning: {reason}; it publishes what it did before\n"
+    assert (ended.returncode, ended.stderr) == (0, warning)
+    assert [event["after"]["id"] for event in events(tmp_path / "out")] == [1]
+    database18.execute(f"DROP OWNED BY r_{database18.name}; DROP ROLE r_{database18.name}")
 
 
 def test_a_publication_that_has_the_tables_keeps_what_was_added_by_hand(database18, tmp_path):
