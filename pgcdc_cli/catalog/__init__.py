@@ -55,6 +55,10 @@ SELECT xid FROM unnest(%(xids)s::bigint[]) AS sent (xid),
      LATERAL (SELECT xmax + d - (1::bigint << 31)) AS known (number)
 WHERE CASE WHEN number BETWEEN 3 AND xmax - 1 THEN txid_status(number) IS DISTINCT FROM 'in progress' END
 """
+_OWNERS = (
+    "only its owner or a superuser may, and its tables must be the owner's, too: pgcdc publication show {}"
+    " names the owner"
+)
 _NO_TEXT = "the name of the one that resembles it is not valid text: rename it"
 
 __all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
@@ -241,6 +245,9 @@ class Catalog:
         except PgcdcError as error:
             if error.kind is ErrorKind.RIGHTS:
                 error.hint = create_grant(self._session)
+            # A column that is named twice has the same SQLSTATE.
+            if error.kind is ErrorKind.PUBLICATION and self.publication(publication.name) is None:
+                error.kind, error.hint = ErrorKind.USAGE, ErrorKind.USAGE.rule.hint
             raise
 
     def refused_changes(self, publication: str) -> "list[Finding]":
@@ -266,7 +273,12 @@ class Catalog:
         """Set an existing publication's tables, replacing its current ones."""
         doing = f'change publication "{publication.name}"'
         check_names(self._session, doing, [publication])
-        self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
+        try:
+            self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
+        except PgcdcError as error:
+            if error.kind is ErrorKind.RIGHTS:
+                error.hint = _OWNERS.format(quote(publication.name))
+            raise
 
     def alter_publication(self, name: str, change: Alteration) -> None:
         """Alter a publication in one transaction."""

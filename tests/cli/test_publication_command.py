@@ -57,6 +57,16 @@ def test_all_tables(any_shop, pgcdc):
     assert publication["owner"] == "postgres"
 
 
+def test_a_column_that_is_named_twice_is_no_existing_publication(any_shop, refused):
+    """The server reports both in the same way."""
+    refused(
+        *("publication", "create", "p", "-d", any_shop.uri, "--table", "orders(id, id)"),
+        status=2,
+        error='could not create publication "p": duplicate column "id" in publication column list',
+        hint="it is the server that refuses it: in psql, \\d shows its tables and columns, \\dn its schemas",
+    )
+
+
 def test_tables_with_column_list_and_row_filter(any_shop, pgcdc):
     publication = create(
         pgcdc,

@@ -154,6 +154,11 @@ def test_a_table_that_may_not_be_published_does_not_end_a_stream(database18, tmp
     role = ("-U", f"r_{database18.name}")
     uri = database18.uri.replace("postgres@", "")
     owned = SimpleNamespace(uri=uri, name=database18.name)
+    database18.execute("CREATE PUBLICATION dbz_publication")
+    ended = run_warm(command(owned, tmp_path / "out", *filtered, *role))
+    assert ended.returncode == 4
+    assert "hint: only its owner or a superuser may" in ended.stderr
+    database18.execute("DROP PUBLICATION dbz_publication")
     run(owned, tmp_path / "out", *filtered, *role)
     database18.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     ended = run_warm(command(owned, tmp_path / "out", *filtered, *role))
