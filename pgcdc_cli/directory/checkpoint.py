@@ -38,6 +38,11 @@ _OLDER_SERVER = (
     "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
 )
 
+WARNED_OF = tuple(
+    f"connector.{one}" for one in ("schema.include", "schema.exclude", "table", "message.prefix")
+)
+"""Beginnings of options that choose among changes: they may change from run to run, with a warning."""
+
 _AROUND = 30
 """Characters of a long option that an error shows before and after the place where it changed."""
 _SEAL = re.compile(rb',"crc32":([0-9]{1,10})}\n\Z')

@@ -9,6 +9,7 @@ A destination decides where the files are: a directory of segments (`directory_s
 (`file_sink.py`).
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import ClassVar, Protocol
 
 from pgcdc_cli.changes.edge import Edge, LastEdge
 from pgcdc_cli.directory.checkpoint import (
+    WARNED_OF,
     Checkpoint,
     StreamSource,
     allow_mending,
@@ -31,11 +33,15 @@ from pgcdc_cli.sinks.output_file import OutputFile, OutputFiles
 from pgcdc_cli.sinks.sink import EAGER_PACE, LAZY_PACE, FailureGuard, SinkSettings, portion_of
 from pgcdc_cli.sinks.spool_file import SpoolFolder
 
+log = logging.getLogger("pgcdc")
+
 HELD_AT_MOST = 16 << 20
 """Bytes of rows held in memory, over all files, at which they are written."""
 
 _WITHOUT_INTERVALS = 10.0
 """Seconds between checkpoints if both intervals are 0, and no rows come: the server must not keep its WAL."""
+
+_ANOTHER_LIST = "%s differs from the last run's: from here on, other changes are written"
 
 
 class Destination(Protocol):
@@ -188,9 +194,18 @@ class CheckpointedSink:
             # The changes that would bring the tables to one position are lost.
             self._edge.read = self._edge.resnapshots = ()
             self._finish()
+        self._warn_of_lists()
         source, stream_id, end_lsn = checkpoint.source, checkpoint.stream_id, checkpoint.end_lsn
-        self._save(replace(self._saved, source=source, stream_id=stream_id, end_lsn=end_lsn))
+        self._save(
+            replace(self._saved, source=source, stream_id=stream_id, end_lsn=end_lsn, options=self._options)
+        )
         self._edge.lsn = end_lsn
+
+    def _warn_of_lists(self) -> None:
+        ours, theirs = self._options, self._saved.options
+        for name in sorted(ours.keys() | theirs.keys()):
+            if name.startswith(WARNED_OF) and ours.get(name) != theirs.get(name):
+                log.warning(_ANOTHER_LIST, name.partition(".")[2])
 
     def creating(self, position: Lsn) -> None:
         """Record durably that the stream's slot is about to be created at this position."""

@@ -352,6 +352,7 @@ def test_a_checkpoint_has_the_properties_that_events_depend_on_and_no_secrets():
         "transforms": "unwrap",
         "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
         "snapshot.mode": "never",
+        "table.include.list": "public.orders",
         "database.password": "secret",
         "slot.name": "s",
         "column.mask.hash.SHA-256.with.salt.CzQMA": "public.a.b",
@@ -364,4 +365,7 @@ def test_a_checkpoint_has_the_properties_that_events_depend_on_and_no_secrets():
         "connector.column.include.list": "public.orders.id",
         "connector.transforms": "unwrap",
         "connector.transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+        "connector.table.include.list": "public.orders",
     }
+    others = {"snapshot.mode": "always", "table.include.list": "public.a", "heartbeat.interval.ms": "5"}
+    assert connector_config(given | others).fingerprint == config.fingerprint

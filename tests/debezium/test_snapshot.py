@@ -136,7 +136,10 @@ def test_a_table_may_join_the_include_list(database18, tmp_path):
     filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now")
     run(database18, tmp_path / "out", *filtered, "-c", "table.include.list=public.a")
     more = (*filtered, "-c", "table.include.list=public.(a|b)", "-c", "heartbeat.interval.ms=60000")
-    run(database18, tmp_path / "out", *more)
+    told = [run_warm(command(database18, tmp_path / "out", *more)).stderr for _ in range(2)]
+    # The wrong file, or a mistyped name, would be seen.
+    differs = "table.include.list differs from the last run's: from here on, other changes are written"
+    assert told == [f"pgcdc: warning: {differs}\n", ""]
     database18.execute("INSERT INTO a VALUES (1); INSERT INTO b VALUES (2)")
     run(database18, tmp_path / "out", *more)
     found = [(event["source"]["table"], event["after"]["id"]) for event in events(tmp_path / "out")]

@@ -138,19 +138,10 @@ _BY_COLUMN, _BY_TYPE = 2, 3
 """Ranks of these rules in Debezium's order of looking for the one rule that applies to a column."""
 
 
-_NOT_OF_EVENTS = (
-    "database_",
-    "slot_",
-    "publication_",
-    "publish_",
-    "snapshot_",
-    "heartbeat_",
-    "schema_include_",
-    "schema_exclude_",
-    "table_",
-    "message_prefix_",
-)
-"""Beginnings of the attributes that no event's content depends on: where the events come from, and which."""
+_OF_RUNS = ("database_", "slot_", "publication_", "publish_", "snapshot_", "heartbeat_")
+"""Beginnings of the attributes that say where a run's events come from."""
+_LISTS = ("schema_include_", "schema_exclude_", "table_", "message_prefix_")
+"""Beginnings of those that say which come. No event's content depends on either."""
 _SHOWN_BY_REPR = 200
 """Characters of a regular expression's text in its repr."""
 
@@ -228,7 +219,7 @@ class ConnectorConfig:
         of_events = {
             name: getattr(self, name)
             for name in self.__dataclass_fields__
-            if name != "given" and not name.startswith(_NOT_OF_EVENTS)
+            if name != "given" and not name.startswith(_OF_RUNS + _LISTS)
         }
         texts = [f"{name}={value!r}" for name, value in of_events.items()]
         texts += _long_patterns(tuple(of_events.values()))
@@ -238,12 +229,13 @@ class ConnectorConfig:
     def recorded(self) -> dict[str, str]:
         """What a checkpoint keeps: the fingerprint, and properties that tell what changed if that does.
 
+        Lists of tables are among them, though they may change (`WARNED_OF` in `directory/checkpoint.py`).
         Without the names of properties that contain a salt.
         """
         kept = {
             f"connector.{name}": text
             for name, text in self.given.items()
-            if ".with.salt." not in name and not name.replace(".", "_").startswith(_NOT_OF_EVENTS)
+            if ".with.salt." not in name and not name.replace(".", "_").startswith(_OF_RUNS)
         }
         return {"connector": self.fingerprint, **kept}
 
