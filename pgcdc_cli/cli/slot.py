@@ -86,10 +86,7 @@ def create(  # noqa: PLR0913 - a command's options
 
 def _existing(conninfo: str, name: str, plugin: str) -> "Slot":
     """Find an existing slot that will do. Raises SLOT_EXISTS if it doesn't, or the error of its state."""
-    from pgcdc_cli.catalog import Catalog
-
-    with Catalog(conninfo) as catalog:
-        slot, database = _named(catalog, name), catalog.facts().database
+    slot, database = _find_from(conninfo, name)
     reason = None
     if slot.plugin is None:
         reason = "it exists, and is a physical slot"
@@ -378,7 +375,7 @@ def alter(
 
     if failover is None and two_phase is None:
         raise usage_error("nothing to change: give --failover or --two-phase, or their --no- forms")
-    slot = _find(conninfo, name)
+    slot, database = _find_from(conninfo, name)
     _check_is_own(slot, "alter")
     _check_not_lost(slot, "alter")
     if slot.plugin is None:
@@ -397,6 +394,11 @@ def alter(
         raise _usage(
             f'could not alter slot "{name}": two-phase can be enabled later only for pgoutput',
             "create another slot with --two-phase, and read the old one to its end first",
+        )
+    if two_phase and slot.database != database:
+        raise _usage(
+            f'could not alter slot "{name}": two-phase is enabled only in its own database',
+            f"with -d {quote(str(slot.database))} it can be enabled",
         )
     with ReplicationConnection(conninfo) as connection:
         connection.alter_slot(name, failover=failover, two_phase=two_phase)
@@ -470,6 +472,14 @@ def _find(conninfo: str, name: str) -> "Slot":
 
     with Catalog(conninfo) as catalog:
         return _named(catalog, name)
+
+
+def _find_from(conninfo: str, name: str) -> "tuple[Slot, str]":
+    """Look a slot up, and the database that we are connected to."""
+    from pgcdc_cli.catalog import Catalog
+
+    with Catalog(conninfo) as catalog:
+        return _named(catalog, name), catalog.facts().database
 
 
 def _named(catalog: "Catalog", name: str) -> "Slot":

@@ -177,6 +177,23 @@ def test_two_phase_is_enabled_later_for_pgoutput_only(refused):
         server.stop()
 
 
+def test_of_another_database_s_slot_either_all_or_nothing_is_altered(database18, pgcdc, refused):
+    """The server enables two-phase for a reader, which has to be in the slot's database."""
+    elsewhere = Database(database18.server)
+    slot = elsewhere.create_slot()
+    refused(
+        *("slot", "alter", slot, "-d", database18.uri, "--failover", "--two-phase"),
+        status=2,
+        error=f'could not alter slot "{slot}": two-phase is enabled only in its own database',
+        hint=f"with -d {elsewhere.name} it can be enabled",
+    )
+    assert shown(database18, pgcdc, slot) == (False, False)
+    assert pgcdc("slot", "alter", slot, "-d", database18.uri, "--failover", "--no-two-phase").status == 0
+    assert pgcdc("slot", "alter", slot, "-d", elsewhere.uri, "--two-phase").status == 0
+    assert shown(database18, pgcdc, slot) == (True, True)
+    elsewhere.drop()
+
+
 @pytest.mark.parametrize("option", ["--failover", "--two-phase"])
 def test_a_physical_slot_has_nothing_to_alter(database, refused, physical, option):
     refused(
