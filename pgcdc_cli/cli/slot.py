@@ -2,17 +2,17 @@
 
 import json as json_text
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, fitted, hints, human_bytes, say, text_of, warn, write
+from pgcdc_cli.cli.printing import facts, hints, say, warn, write
+from pgcdc_cli.cli.slot_view import slot_content, slot_lines, slot_table
 from pgcdc_cli.cli.watch import Interval, Watch, repeat
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
@@ -424,35 +424,13 @@ def list_slots(*, conninfo: str, json: Json = False, watch: Watch = False, inter
     def view() -> Iterator[str]:
         with Catalog(conninfo) as catalog:
             slots = catalog.slots()
-        return (json_text.dumps(slot_content(slot)) for slot in slots) if json else iter(_list(slots))
+        return (json_text.dumps(slot_content(slot)) for slot in slots) if json else iter(slot_table(slots))
 
     if watch:
         repeat(units.duration(interval), view)
         return
     for line in view():
         write(line)
-
-
-_SIZES = ("RETAINED", "LAG", "SAFE")
-_DISPENSABLE = ("RESTART", "PLUGIN", "LOST", "DATABASE", "CONFIRMED", "PID", "SAFE", "LAG")
-"""Columns in the order in which a narrow terminal loses them; `slot show` has them."""
-
-
-def _list(slots: Iterable["Slot"]) -> list[str]:
-    headings = [
-        "NAME",
-        "PLUGIN",
-        "DATABASE",
-        "PID",
-        "RESTART",
-        "CONFIRMED",
-        "RETAINED",
-        "LAG",
-        "SAFE",
-        "WAL",
-        "LOST",
-    ]
-    return fitted(headings, list(map(_cells, slots)), _DISPENSABLE, _SIZES)
 
 
 @app.command("show", cls=Command, epilog=examples("pgcdc slot show shop_slot -d shop"))
@@ -463,7 +441,7 @@ def show(name: Name, *, conninfo: str, json: Json = False) -> None:
     if json:
         write(json_text.dumps(slot_content(slot)))
     else:
-        for line in facts(_lines(slot)):
+        for line in facts(slot_lines(slot)):
             write(line)
 
 
@@ -492,50 +470,3 @@ def _named(catalog: "Catalog", name: str) -> "Slot":
             hint=catalog.other_slots(name, "see which exist with: pgcdc slot list"),
         )
     return slot
-
-
-def slot_content(slot: "Slot") -> dict[str, Any]:
-    """Return all facts, with LSNs as text."""
-    positions = {name: text_of(getattr(slot, name)) for name in ("restart_lsn", "confirmed_flush_lsn")}
-    return {**asdict(slot), **positions}
-
-
-def reader_of(slot: "Slot") -> str:
-    """Describe the slot's reader."""
-    return "nobody" if slot.active_pid is None else f"process {slot.active_pid}"
-
-
-def _cells(slot: "Slot") -> list[str]:
-    values = [slot.plugin, slot.database, slot.active_pid, slot.restart_lsn, slot.confirmed_flush_lsn]
-    sizes = map(human_bytes, (slot.retained_bytes, slot.lag_bytes, slot.safe_wal_bytes))
-    return [
-        slot.name,
-        *(text_of(value) or "-" for value in values),
-        *sizes,
-        slot.wal_status or "-",
-        slot.lost or "-",
-    ]
-
-
-def _lines(slot: "Slot") -> list[tuple[str, str]]:
-    return [
-        ("name", slot.name),
-        ("plugin", slot.plugin or "- (physical)"),
-        ("database", slot.database or "-"),
-        ("read by", reader_of(slot)),
-        ("restart LSN", text_of(slot.restart_lsn) or "-"),
-        ("confirmed LSN", text_of(slot.confirmed_flush_lsn) or "-"),
-        ("retained", human_bytes(slot.retained_bytes)),
-        ("lag", human_bytes(slot.lag_bytes)),
-        ("safe", human_bytes(slot.safe_wal_bytes)),
-        ("WAL status", slot.wal_status or "-"),
-        ("invalidated", slot.lost or "no"),
-        ("temporary", _yes(slot.temporary)),
-        ("two-phase", _yes(slot.two_phase)),
-        ("failover", _yes(slot.failover)),
-        ("synced", _yes(slot.synced)),
-    ]
-
-
-def _yes(flag: bool | None) -> str:
-    return "-" if flag is None else "yes" if flag else "no"

@@ -15,7 +15,7 @@ from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import Command, examples, usage_error
 from pgcdc_cli.cli.connection_options import connecting
 from pgcdc_cli.cli.printing import counted, facts, human_bytes, table, text_of, warn, write
-from pgcdc_cli.cli.slot import reader_of, slot_content
+from pgcdc_cli.cli.slot_view import reader_of, slot_content
 from pgcdc_cli.cli.watch import History, Interval, Sample, Watch, repeat
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn

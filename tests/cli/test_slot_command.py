@@ -14,7 +14,7 @@ from servers import Database
 
 from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.cli.printing import human_bytes
-from pgcdc_cli.cli.slot import _list
+from pgcdc_cli.cli.slot_view import slot_table
 from pgcdc_cli.lsn import Lsn
 
 
@@ -455,6 +455,6 @@ def test_a_narrow_terminal_is_spared_columns(database18, name, monkeypatch, widt
         slot = catalog.slot(name)
     sizes = dict.fromkeys(("retained_bytes", "lag_bytes", "safe_wal_bytes"), 1 << 20)
     short = replace(slot, name="s", database="shop", **sizes)
-    head, row = _list([short])
+    head, row = slot_table([short])
     assert " ".join(head.split()) == headings
     assert row.startswith("s ")
