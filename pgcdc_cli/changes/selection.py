@@ -112,6 +112,11 @@ class Selection:
 EVERYTHING = Selection()
 
 
+def every_table(_schema: str, _table: str) -> bool:
+    """Include every table."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Selected:
     """A table with the selected columns; `kept` are their indexes in the whole table, None for all."""

@@ -172,8 +172,9 @@ def snapshot(  # noqa: PLR0913 - a command's options
     if not publication and not table and config is None:
         raise usage_error("--publication or --table is missing")
     source = subscription(config, conninfo, "", publication or [])
+    from pgcdc_cli.changes.selection import every_table
     from pgcdc_cli.stream.snapshot.snapshot_run import SnapshotSettings
-    from pgcdc_cli.stream.snapshot.snapshot_tables import WantedRows, every_table
+    from pgcdc_cli.stream.snapshot.snapshot_tables import WantedRows
 
     wanted = WantedRows(
         publications=publication or ([] if table else source.publications),

@@ -138,6 +138,7 @@ def with_connector(settings: "StreamSettings", config: "ConnectorConfig", worker
         create_slot=makes or settings.create_slot,
         if_not_exists=settings.if_not_exists or not settings.create_slot,
         snapshot=_connector_plan(config, workers),
+        includes=config.includes_table,
         make_publication=_publication_maker(config, settings.publications[0]) if makes else None,
         heartbeat_interval=config.heartbeat_interval_ms / 1000,
     )
@@ -149,7 +150,7 @@ def snapshot_plan(mode: SnapshotMode | None, workers: int) -> "SnapshotPlan | No
 
     if mode in {None, "never"}:
         return None
-    return SnapshotPlan(lambda _schema, _table: True, only=mode == "only", workers=workers)
+    return SnapshotPlan(only=mode == "only", workers=workers)
 
 
 def _connector_plan(config: "ConnectorConfig", workers: int) -> "SnapshotPlan | None":
@@ -159,7 +160,6 @@ def _connector_plan(config: "ConnectorConfig", workers: int) -> "SnapshotPlan | 
     if config.snapshot_mode in {"never", "no_data"}:
         return None
     return SnapshotPlan(
-        config.includes_table,
         again=config.snapshot_mode == "always",
         only=config.snapshot_mode == "initial_only",
         any_slot=True,

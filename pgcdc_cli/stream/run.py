@@ -288,7 +288,7 @@ class StreamRun:
             self._writer.back_to_edge()
             slices.restart(self._sink.edge.last_commit)
 
-        wanted = WantedRows(settings.publications, selection=settings.selection)
+        wanted = WantedRows(settings.publications, settings.includes, settings.selection)
         source = ResnapshotSource(
             wanted,
             settings.resnapshot,

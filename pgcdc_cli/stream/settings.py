@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgcdc_cli.changes.selection import EVERYTHING, NamePattern, Selection
+from pgcdc_cli.changes.selection import EVERYTHING, NamePattern, Selection, every_table
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.commands import PluginOptions, Protocol
@@ -34,14 +34,13 @@ class RunLimits:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """The snapshot before the stream: `includes` chooses tables by schema and name.
+    """The snapshot before the stream.
 
     `again` takes it at every start, not only for a new stream; `only` ends the run after it. The snapshot
     creates the slot; with `any_slot` an existing one may be used. With `with_xid`, rows have the ID of the
     transaction that read them. `workers` is the number of connections that read.
     """
 
-    includes: Callable[[str, str], bool]
     again: bool = False
     only: bool = False
     any_slot: bool = False
@@ -66,6 +65,7 @@ class StreamSettings:
     - `invalid_text` says what becomes of bytes that aren't valid text; None leaves it to the format.
     - `origin_numbers` looks up the numbers of replication origins in the catalog.
     - `selection` chooses tables and columns; `resnapshot` are patterns of tables to read while streaming.
+    - `includes` chooses the tables whose rows are read, by schema and name, as the format does for changes.
     """
 
     conninfo: str
@@ -95,6 +95,7 @@ class StreamSettings:
     origin_numbers: bool = False
     selection: Selection = EVERYTHING
     resnapshot: tuple[NamePattern, ...] = ()
+    includes: Callable[[str, str], bool] = every_table
     for_ever: bool = False
     session_kind: SessionKind = "fixed"
 

@@ -146,6 +146,19 @@ def test_a_table_may_join_the_include_list(database18, tmp_path):
     assert found == [("a", 1), ("b", 2)]
 
 
+def test_a_table_that_the_lists_leave_out_is_not_read_again(database18, tmp_path):
+    """It would count as read once the lists have it."""
+    for name in ("a", "b"):
+        database18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1)")
+    line = ("--resnapshot", "public.b", "--endpos", "now", "-c", "table.exclude.list=public.b")
+    run(database18, tmp_path / "out", *line[2:])
+    ended = run_warm(command(database18, tmp_path / "out", *line))
+    assert ended.returncode == 2
+    assert 'nothing in the publications matches "public.b"' in ended.stderr
+    run(database18, tmp_path / "out", *line[:4])
+    assert [event["source"]["table"] for event in events(tmp_path / "out")] == ["a", "b"]
+
+
 def test_a_table_that_may_not_be_published_does_not_end_a_stream(database18, tmp_path):
     """Somebody else has created it, and the filters let it through."""
     database18.execute(

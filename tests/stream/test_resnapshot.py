@@ -755,7 +755,7 @@ def test_a_table_that_is_published_later(database18, tmp_path):
     late = ("--resnapshot", "public.late")
     hint = (
         "publish it first: ALTER PUBLICATION ... ADD TABLE;"
-        " pgcdc publication show NAME says what is published"
+        " pgcdc publication show NAME says what is published; a connector's lists must have it, too"
     )
     message = 'find a table to read again: nothing in the publications matches "public.late"'
     refused(stream(database18.uri, slot, "-D", str(out), *late, *NOW), 2, message, hint)

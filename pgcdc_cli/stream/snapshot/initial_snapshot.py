@@ -208,7 +208,7 @@ class InitialSnapshot:
         return bool(later) or not self._plan.only
 
     def _find_tables(self, exported: SlotSnapshot, describe: Describe) -> list[SnapshotTable]:
-        wanted = WantedRows(self._settings.publications, self._plan.includes, self._settings.selection)
+        wanted = WantedRows(self._settings.publications, self._settings.includes, self._settings.selection)
         try:
             with self._signals.interruptible(), exported.session.waiting():
                 tables = find_tables(exported.session, wanted, describe)

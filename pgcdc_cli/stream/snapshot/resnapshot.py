@@ -64,7 +64,8 @@ _DONE = (
     " forgets that"
 )
 _NO_TABLE = (
-    "publish it first: ALTER PUBLICATION ... ADD TABLE; pgcdc publication show NAME says what is published"
+    "publish it first: ALTER PUBLICATION ... ADD TABLE; pgcdc publication show NAME says what is published;"
+    " a connector's lists must have it, too"
 )
 _GONE = (
     'table "%s" is not read any further: it is no longer published under this name; a run that finds it again'

@@ -335,10 +335,11 @@ class ResnapshotSource:
 
     def find(self, session: ResnapshotSession) -> list[SnapshotTable]:
         """Return all of them. Raises USAGE if one has no key, and BusyError."""
-        wanted = replace(
-            self.wanted, includes=lambda *names: any(one.matches(*names) for one in self.patterns)
-        )
-        return self._find(session, wanted)
+        return self._find(session, replace(self.wanted, includes=self._includes))
+
+    def _includes(self, schema: str, table: str) -> bool:
+        matches = any(pattern.matches(schema, table) for pattern in self.patterns)
+        return matches and self.wanted.includes(schema, table)
 
     def find_again(self, session: ResnapshotSession, known: TableSchema) -> SnapshotTable | None:
         """Return the current version of a table; None if there is none of this name any more."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from psycopg import errors, sql
 
-from pgcdc_cli.changes.selection import EVERYTHING, Selection
+from pgcdc_cli.changes.selection import EVERYTHING, Selection, every_table
 from pgcdc_cli.changes.table import ReplicaIdentity, TableColumn, TableSchema
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
@@ -127,11 +127,6 @@ class ChangedTableError(PgcdcError):
         message = f'could not read the rows of table "{name}": it was changed since the snapshot'
         super().__init__(ErrorKind.CONNECTION, message, hint="run again")
         self.tables = [(one.schema.schema, one.schema.name) for one in tables]
-
-
-def every_table(_schema: str, _table: str) -> bool:
-    """Include every table."""
-    return True
 
 
 @dataclass(frozen=True, slots=True)
