@@ -66,18 +66,21 @@ DEBEZIUM = [
     "tombstones.on.delete=false",
 ]
 NO_SCHEMAS = ["-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"]
+WAL2JSON = ["--format", "wal2json", "--wal2json-option", "include-transaction=false"]
 PGCDC = {
     "jsonl": ["--format", "jsonl", "-D"],
     "jsonl-zstd": ["--format", "jsonl", "--compression", "zstd", "-D"],
     "jsonl-file": ["--format", "jsonl", "-f"],
-    "jsonl-protocol-1": ["--proto-version", "1", "--format", "jsonl", "-D"],
+    "jsonl-unstreamed": ["--streaming", "off", "--format", "jsonl", "-D"],
     "jsonl-binary": ["--binary", "--format", "jsonl", "-D"],
     "arrow": ["--format", "arrow", "-D"],
     "arrow-binary": ["--binary", "--format", "arrow", "-D"],
-    "wal2json": ["--format", "wal2json", "--wal2json-option", "include-transaction=false", "-D"],
+    "wal2json": [*WAL2JSON, "-D"],
+    "wal2json-unstreamed": ["--streaming", "off", *WAL2JSON, "-D"],
     "raw": ["--format", "raw", "-f"],
     "recvlogical": [],
     "debezium": [*DEBEZIUM, *NO_SCHEMAS, "-D"],
+    "debezium-unstreamed": ["--streaming", "off", *DEBEZIUM, *NO_SCHEMAS, "-D"],
     "debezium-file": [*DEBEZIUM, *NO_SCHEMAS, "-f"],
     "debezium-schemas": [*DEBEZIUM, "-D"],
 }
