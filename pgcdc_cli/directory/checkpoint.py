@@ -39,7 +39,7 @@ _OLDER_SERVER = (
 )
 
 WARNED_OF = tuple(
-    f"connector.{one}" for one in ("schema.include", "schema.exclude", "table", "message.prefix")
+    f"connector.{one}." for one in ("schema.include", "schema.exclude", "table", "message.prefix")
 )
 """Beginnings of options that choose among changes: they may change from run to run, with a warning."""
 
@@ -227,10 +227,11 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
     """Raise USAGE if the checkpoint at `path` has another format or other options.
 
     An option such as connector.topic.prefix, beside the option connector, only tells what differs if that
-    does.
+    does; one that may change is never the reason.
     """
     both = ours.keys() & theirs.keys()
-    differing = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    every = sorted(ours.keys() | theirs.keys())
+    differing = [one for one in every if ours.get(one) != theirs.get(one) and not one.startswith(WARNED_OF)]
     for name in [one for one in differing if one.partition(".")[0] not in both - {one}][:1]:
         details = [one for one in differing if one.startswith(f"{name}.")]
         # A checkpoint of an older version has no details.

@@ -756,6 +756,9 @@ def test_what_differs_in_many_or_long_options_is_named():
         "its connector.tables is ...table28,public.table29,public.table30,public.table31,public....,"
         " not ...table28,public.table29,public.orders,public.table30,public.t..."
     )
+    # A list of tables may change; it is not what is refused.
+    others = {"connector.table.include.list": "public.a", "connector.topic.prefix": "x"}
+    assert reason(connector="b2", **others) == "its connector.topic.prefix is not set, and now it is x"
     # The same in other words, and a directory of an older version.
     check_options("c", {**old, "connector.flag": "TRUE"}, {**old, "connector.flag": "true"})
     check_options("c", old, {"connector": "a1"})
