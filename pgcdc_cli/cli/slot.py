@@ -256,15 +256,15 @@ def advance(
     _check_is_own(slot, "advance")
     _check_not_lost(slot, "advance")
     at = slot.confirmed_flush_lsn or slot.restart_lsn
-    if at is not None and target is not None and target < at:
-        raise _usage(
-            f'could not advance slot "{name}" to {target}: it is already at {at}',
-            "a slot only moves forward: what is confirmed may be gone",
-        )
     if at is None:
         raise _usage(
             f'could not advance slot "{name}": it has no position yet, and retains no WAL',
             "a physical slot gets its position from its first reader, such as a standby",
+        )
+    if target is not None and target < at:
+        raise _usage(
+            f'could not advance slot "{name}" to {target}: it is already at {at}',
+            "a slot only moves forward: what is confirmed may be gone",
         )
     in_use = {ErrorKind.SLOT_ACTIVE: f"stop what is reading it: see pgcdc slot show {name}"}
     with hints(in_use), Catalog(conninfo) as catalog:
