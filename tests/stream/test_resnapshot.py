@@ -19,7 +19,7 @@ from processes import PGCDC, stream_command, wait_until
 from row_changes import RowChange, row_changes
 from segments import contents, manifest
 from servers import Database, Encoded
-from stream_runs import NOW, end_of_log, refused, stream
+from stream_runs import NOW, end_of_log, refused, repeating, stream
 from test_stream_snapshot import FORMATS, checkpoint
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
@@ -381,6 +381,12 @@ RENAMES = {
     "renamed": ("kind", "'b'", "ALTER TYPE kind RENAME VALUE 'b' TO 'c'"),
     "swapped": ("kind", "CASE WHEN g <= 60 THEN 'a'::kind ELSE 'b' END", SWAP),
     "swapped in a domain": ("known_kind", "CASE WHEN g <= 60 THEN 'a'::known_kind ELSE 'b' END", SWAP),
+    "swapped in a row": ("of_kind", "ROW(CASE WHEN g <= 60 THEN 'a' ELSE 'b' END)::of_kind", SWAP),
+    "swapped in a range": (
+        "kinds",
+        "CASE WHEN g <= 60 THEN kinds('a', 'a', '[]') ELSE kinds('b', 'b', '[]') END",
+        SWAP,
+    ),
     "in an array": ("kind[]", "ARRAY[CASE WHEN g <= 60 THEN 'a'::kind ELSE 'b' END]", SWAP),
     "in a row": ("pair", "ROW('one.named', 1)::pair", "ALTER TABLE one.named RENAME TO other"),
 }
@@ -411,6 +417,7 @@ def test_a_key_with_a_name_that_is_renamed_is_read_from_its_first_row(
     database18.execute(
         "CREATE TYPE kind AS ENUM ('a', 'b'); CREATE SCHEMA one; CREATE TABLE one.named ();"
         "CREATE DOMAIN some_kind AS kind; CREATE DOMAIN known_kind AS some_kind;"
+        "CREATE TYPE of_kind AS (kind kind); CREATE TYPE kinds AS RANGE (subtype = kind);"
         "CREATE TYPE pair AS (name regclass, n int);"
         f"CREATE TABLE items (id {key}, n int, PRIMARY KEY (id, n));"
         f"INSERT INTO items SELECT {value}, g FROM generate_series(1, 120) g;"
@@ -422,6 +429,42 @@ def test_a_key_with_a_name_that_is_renamed_is_read_from_its_first_row(
     read = [new["n"] for op, _, _, new, _ in lines(out) if op == "R"]
     begun = read.index(1, 1)
     assert read[begun:] == list(range(1, 121))
+
+
+AHEAD = """
+import os, signal, sys
+from pgcdc_cli.cli.app import main
+from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
+from pgcdc_cli.stream.snapshot import resnapshot
+
+resnapshot.FIRST_ROWS = 50
+save = CheckpointedSink._save
+
+def saved(sink, checkpoint):
+    save(sink, checkpoint)
+    if any(one.caught_up_at > checkpoint.end_lsn for one in checkpoint.resnapshots):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+CheckpointedSink._save = saved
+sys.exit(main())
+"""
+
+
+def test_a_run_without_the_option_forgets_also_what_the_stream_has_not_caught_up_with(database18, tmp_path):
+    """Changes of the rows that were read may be left out from then on, by a publication or a list."""
+    database18.execute(TABLES)
+    database18.execute(FILL.format(120))
+    slot, out = database18.create_slot(), tmp_path / "out"
+    line = stream_command(database18.uri, slot, "-D", out, *AGAIN, *OFTEN)[len(PGCDC) :]
+    with repeating(database18.uri, "SELECT pg_logical_emit_message(true, 'x', 'moves the end of the WAL')"):
+        killed = subprocess.run([sys.executable, "-c", AHEAD, *line], check=False, timeout=60)
+    reached = progress(out)
+    assert (killed.returncode, reached["stage"], reached["rows"]) == (-signal.SIGKILL, "reading", 50)
+    database18.execute("ALTER PUBLICATION pub DROP TABLE items; UPDATE items SET n = -n")
+    assert stream(database18.uri, slot, "-D", str(out), *NOW).returncode == 0
+    database18.execute("ALTER PUBLICATION pub ADD TABLE items")
+    assert stream(database18.uri, slot, "-D", str(out), *AGAIN, *NOW).returncode == 0
+    assert folded(out) == source(database18)
 
 
 def test_a_loss_is_reported_though_the_rows_in_which_it_was_found_are_taken_back(database18, tmp_path):

@@ -116,7 +116,7 @@ class Resnapshot:
     def begin(self, conninfo: str) -> None:
         """Find the tables to read, and how far earlier runs came; nothing is written before `record`.
 
-        Tables that are no longer requested are forgotten once the stream has caught up with their rows.
+        Of tables that are no longer requested only the position is kept at which the stream has caught up.
         Raises USAGE if a pattern matches no table, or a table has no key.
         """
         self.watch.tables = {one.oid: one for one in self._output.sink.edge.resnapshots}
@@ -134,20 +134,28 @@ class Resnapshot:
                 found = self._source.find(self._session)
             except BusyError as error:
                 return self._later(error.to_lock)
-            for table in found:
-                self._session.check_key(_begun(table.schema, None), table)
+            self._check_keys(found)
             self._session.end()
             self._to_lock = ()
             tables = [table.schema for table in found]
             self._check_all_match(tables)
             self._known = {table.oid: _Known(table, look.position) for table in tables}
         edge, before = self._output.sink.edge, self.watch.tables
-        kept = [one for one in before.values() if one.oid not in self._known and one.caught_up_at > edge.lsn]
+        others = [one for one in before.values() if one.oid not in self._known]
+        # Their changes may be left out from here on, so that rows read before could be out of date.
+        kept = [one.anew(one.key) for one in others if one.caught_up_at > edge.lsn]
         wanted = [_begun(known.schema, before.get(oid)) for oid, known in self._known.items()]
         self.watch.tables = {one.oid: one for one in [*kept, *wanted]}
         self._tell(wanted)
         self._looked = True
         return True
+
+    def _check_keys(self, tables: Sequence[SnapshotTable]) -> None:
+        """Raise USAGE for a table that is still to be read whose key can't be compared."""
+        for table in tables:
+            one = _begun(table.schema, self.watch.tables.get(table.schema.oid))
+            if one.stage != "done":
+                self._session.check_key(one, table)
 
     def _tell(self, tables: Sequence[TableResnapshot]) -> None:
         """Say, once a run, how far earlier runs came."""

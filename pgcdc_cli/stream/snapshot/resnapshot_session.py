@@ -83,20 +83,23 @@ FROM types JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamesp
 # The server finds operators before this condition, and prints names after it, which it computes once.
 _AS_STREAMED = sql.SQL("(SELECT set_config('search_path', '', true)) = ''")
 
-# Another type or collation has another order, or may have. Labels of an enum, also in an array or a domain,
-# may have been swapped.
+# Another type or collation has another order, or may have. Labels of an enum, also within another type, may
+# have been swapped.
 _ORDER = """
 WITH RECURSIVE key (name, n) AS (SELECT * FROM unnest(%(key)s::text[]) WITH ORDINALITY),
 types AS (
     SELECT key.n, a.atttypid AS oid FROM key
     JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = key.name
-    UNION SELECT types.n, unnest(ARRAY[t.typbasetype, t.typelem]) FROM types JOIN pg_type t USING (oid)
+    UNION SELECT types.n, unnest(ARRAY[t.typbasetype, t.typelem] || ARRAY(
+        SELECT rngsubtype FROM pg_range WHERE rngtypid = t.oid
+        UNION ALL SELECT atttypid FROM pg_attribute WHERE attrelid = t.typrelid))
+    FROM types JOIN pg_type t USING (oid)
 )
 SELECT concat_ws(' ', string_agg(concat(a.atttypid, '/', a.attcollation, '/' || labels), ' ' ORDER BY key.n),
                  (SELECT indcollation::text FROM pg_index WHERE indrelid = %(table)s AND indisreplident))
 FROM key JOIN pg_attribute a ON a.attrelid = %(table)s AND a.attname = key.name
 LEFT JOIN LATERAL (
-    SELECT md5(string_agg(enumlabel, E'\\n' ORDER BY enumsortorder)) FROM pg_enum
+    SELECT md5(string_agg(enumlabel, E'\\n' ORDER BY enumtypid, enumsortorder)) FROM pg_enum
     WHERE enumtypid IN (SELECT oid FROM types WHERE types.n = key.n)
 ) AS e (labels) ON true
 """
