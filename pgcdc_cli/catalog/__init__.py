@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from shlex import quote
 from typing import TYPE_CHECKING, Self
@@ -17,11 +18,11 @@ from pgcdc_cli.catalog.publications import (
     check_names,
     create_statement,
     drop_statement,
+    members,
     missing_publications,
     read_publications,
     read_published,
     read_tables,
-    set_statement,
 )
 from pgcdc_cli.catalog.server import (
     ServerFacts,
@@ -56,12 +57,21 @@ SELECT xid FROM unnest(%(xids)s::bigint[]) AS sent (xid),
 WHERE CASE WHEN number BETWEEN 3 AND xmax - 1 THEN txid_status(number) IS DISTINCT FROM 'in progress' END
 """
 _OWNERS = (
-    "only its owner or a superuser may, and its tables must be the owner's, too: pgcdc publication show {}"
-    " names the owner"
+    "only its owner or a superuser may: pgcdc publication show {} names the owner;"
+    " tables must be its owner's, too"
 )
 _NO_TEXT = "the name of the one that resembles it is not valid text: rename it"
 
-__all__ = ["OPERATIONS", "Alteration", "Catalog", "Publication", "PublishedTable", "ServerFacts", "Slot"]
+__all__ = [
+    "OPERATIONS",
+    "Alteration",
+    "Catalog",
+    "Publication",
+    "PublishedTable",
+    "ServerFacts",
+    "Slot",
+    "members",
+]
 
 
 class Catalog:
@@ -269,23 +279,29 @@ class Catalog:
         """List the tables that can be published, by schema and name; partitions belong to their root."""
         return read_tables(self._session)
 
-    def set_publication_tables(self, publication: Publication) -> None:
-        """Set an existing publication's tables, replacing its current ones."""
-        doing = f'change publication "{publication.name}"'
-        check_names(self._session, doing, [publication])
-        try:
-            self._session.run(set_statement(publication), doing, {"42704": ErrorKind.PUBLICATION})
-        except PgcdcError as error:
-            if error.kind is ErrorKind.RIGHTS:
-                error.hint = _OWNERS.format(quote(publication.name))
-            raise
+    def limit_publication(self, publication: Publication, tables: AbstractSet[tuple[str, str]]) -> None:
+        """Let a publication have just these tables; those that it has keep their columns and row filters.
+
+        So only those that are new must be the owner's own, and tables that stay aren't locked.
+        """
+        name, before = publication.name, {(table.schema, table.name) for table in publication.tables}
+        new = [PublishedTable(*table) for table in sorted(tables - before)]
+        others = [PublishedTable(*table) for table in sorted(before - tables)]
+        change = Alteration(add=members(name, new), drop=members(name, others, publication.schemas))
+        if change != Alteration():
+            self.alter_publication(name, change)
 
     def alter_publication(self, name: str, change: Alteration) -> None:
         """Alter a publication in one transaction."""
         doing = f'alter publication "{name}"'
         check_names(self._session, doing, filter(None, (change.add, change.drop, change.put)))
         unfit = dict.fromkeys(("42704", "42710", "55000"), ErrorKind.PUBLICATION)
-        self._session.run(alter_statements(name, change), doing, unfit)
+        try:
+            self._session.run(alter_statements(name, change), doing, unfit)
+        except PgcdcError as error:
+            if error.kind is ErrorKind.RIGHTS:
+                error.hint = _OWNERS.format(quote(name))
+            raise
 
     def drop_publication(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a publication."""

@@ -163,12 +163,6 @@ def _settings(
     return sql.SQL(", ").join(given)
 
 
-def set_statement(publication: Publication) -> sql.Composed:
-    """Write ALTER PUBLICATION ... SET with these tables and schemas."""
-    name = sql.Identifier(publication.name)
-    return sql.SQL("ALTER PUBLICATION {} SET{}").format(name, sql.SQL(_objects(publication).as_string()[4:]))
-
-
 @dataclass(frozen=True, slots=True)
 class Alteration:
     """Changes to a publication; None leaves something as it is. `put` replaces its tables and schemas.
@@ -182,6 +176,11 @@ class Alteration:
     operations: tuple[str, ...] | None = None
     via_root: bool | None = None
     generated_columns: GeneratedColumns | None = None
+
+
+def members(name: str, tables: Sequence[PublishedTable], schemas: Sequence[str] = ()) -> Publication | None:
+    """Return what an `Alteration` adds, drops, or puts; None if that is nothing."""
+    return Publication(name, tables=tuple(tables), schemas=tuple(schemas)) if tables or schemas else None
 
 
 def alter_statements(name: str, change: Alteration) -> sql.Composed:

@@ -80,7 +80,7 @@ GeneratedColumnsOption = Annotated[
 ]
 
 _OWNERS = "only its owner or a superuser may: pgcdc publication show {} names the owner"
-"""The hint if the role may not alter or drop a publication."""
+"""The hint if the role may not drop a publication."""
 
 _REFUSED = "it is the server that refuses it: in psql, \\d shows its tables and columns, \\dn its schemas"
 
@@ -231,14 +231,14 @@ def alter(  # noqa: PLR0913 - a command's options
     A slot sees the change from this point of the WAL on; older changes that it has yet to read are published
     as before.
     """
-    from pgcdc_cli.catalog import Alteration, Catalog
+    from pgcdc_cli.catalog import Alteration, Catalog, members
 
     if set_table and (add_table or drop_table or add_schema or drop_schema):
         raise usage_error("--set-table lists every table: it excludes options that add or drop")
     change = Alteration(
-        add=_members(name, _tables("--add-table", add_table), add_schema),
-        drop=_members(name, _tables("--drop-table", drop_table), drop_schema),
-        put=_members(name, _tables("--set-table", set_table), None),
+        add=members(name, _tables("--add-table", add_table), add_schema or ()),
+        drop=members(name, _tables("--drop-table", drop_table), drop_schema or ()),
+        put=members(name, _tables("--set-table", set_table)),
         operations=None if operations is None else _operations(operations),
         via_root=via_root,
         generated_columns=generated_columns,
@@ -249,24 +249,13 @@ def alter(  # noqa: PLR0913 - a command's options
     with Catalog(conninfo) as catalog:
         _find(catalog, name)
         _check_generated_columns(catalog, generated_columns)
-        rights = f"{_OWNERS.format(quote(name))}; tables must be its owner's, too"
-        with hints({ErrorKind.PUBLICATION: unfit, ErrorKind.RIGHTS: rights}), _server_refuses():
+        with hints({ErrorKind.PUBLICATION: unfit}), _server_refuses():
             catalog.alter_publication(name, change)
         _warn_of_refused(catalog, name)
 
 
 def _tables(option: str, given: list[str] | None) -> "tuple[PublishedTable, ...]":
     return tuple(published_table(option, text) for text in given or ())
-
-
-def _members(
-    name: str, tables: "tuple[PublishedTable, ...]", schemas: list[str] | None
-) -> "Publication | None":
-    from pgcdc_cli.catalog import Publication
-
-    if not (tables or schemas):
-        return None
-    return Publication(name, tables=tables, schemas=tuple(schemas or ()))
 
 
 @app.command("drop", cls=Command, epilog=examples("pgcdc publication drop shop_pub -d shop"))

@@ -207,7 +207,7 @@ def _filter_again(catalog: "Catalog", config: "ConnectorConfig", name: str, exis
 def _filter_publication(
     catalog: "Catalog", config: "ConnectorConfig", name: str, existing: "Publication | None"
 ) -> None:
-    """Let a publication have the tables that pass the filters; it is left alone if they are what it has."""
+    """Let a publication have just the tables that pass the filters."""
     from pgcdc_cli.catalog import Publication, PublishedTable
 
     wanted = [table for table in catalog.tables() if config.includes_table(*table)]
@@ -216,12 +216,12 @@ def _filter_publication(
     if existing is not None and existing.all_tables:
         message = f'could not limit publication "{name}" to the tables that pass the filters: it is for all'
         raise PgcdcError(ErrorKind.PUBLICATION, message, hint=_ALL_TABLES)
+    if existing is not None:
+        catalog.limit_publication(existing, set(wanted))
+        return
     tables = tuple(PublishedTable(*table) for table in wanted)
-    filtered = Publication(name, tables=tables, via_root=config.publish_via_partition_root)
-    if existing is None:
-        catalog.create_publication(filtered)
-    elif existing.schemas or {(table.schema, table.name) for table in existing.tables} != set(wanted):
-        catalog.set_publication_tables(filtered)
+    via_root = config.publish_via_partition_root
+    catalog.create_publication(Publication(name, tables=tables, via_root=via_root))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from dataclasses import replace
 import psycopg
 
 from pgcdc_cli.catalog import Catalog, Slot
-from pgcdc_cli.changes.selection import PATTERN_HINT, Selection
+from pgcdc_cli.changes.selection import PATTERN_HINT
 from pgcdc_cli.directory.beyond_checkpoint import GAPS
 from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, check_gap, older_server
 from pgcdc_cli.errors import ErrorKind, PgcdcError
-from pgcdc_cli.formats.interface import Format, TableLists
+from pgcdc_cli.formats.interface import Format
 from pgcdc_cli.formats.raw import RawFormat
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.commands import check_slot_name
@@ -107,9 +107,9 @@ class RunStart:
 
     def _prepare(self, connection: ReplicationConnection, identity: SystemIdentity) -> None:
         settings = self._settings
-        if settings.make_publication is not None and not self._published:
-            settings.make_publication(self._catalog, self._sink.checkpoint is None)
-            self._published = True
+        if self._sink.checkpoint is None:
+            # The slot can't see a publication that is created after it.
+            self._make_publication()
         source = StreamSource(
             identity.system_id, identity.timeline, identity.database, settings.slot, settings.publications
         )
@@ -125,10 +125,20 @@ class RunStart:
         self._check_publications(for_slot=not self.slot_to_come)
         checkpoint = self._checked(source, position, connection)
         self._check_log_end(identity.wal_position, in_recovery=connection.in_recovery)
+        # Only now is it known that this is the source whose publication should change.
+        self._make_publication()
+        self._check_selection()
         if checkpoint is not None or not self.begun:
             self._check_startpos(connection, identity.wal_position)
             self._sink.start(source, self._start_lsn(position), checkpoint)
         self.begun = self.begun or settings.snapshot is not None
+
+    def _make_publication(self) -> None:
+        """Create or change the publication, once a run."""
+        make = self._settings.make_publication
+        if make is not None and not self._published:
+            make(self._catalog, self._sink.checkpoint is None)
+            self._published = True
 
     def _slot_position(self, connection: ReplicationConnection, source: StreamSource, log_end: Lsn) -> Lsn:
         settings = self._settings
@@ -205,6 +215,7 @@ class RunStart:
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=hint)
         self._check_publications(for_slot=exists)
+        self._check_selection()
         check_slot_name(name)
         try:
             with self._signals.interruptible():
@@ -221,19 +232,20 @@ class RunStart:
         return self._settings.accept_gap and self._sink.gap_remedy is None
 
     def _check_publications(self, *, for_slot: bool) -> None:
-        if not self._format.decodes:
-            return
-        self._catalog.check_publications(self._settings.publications, for_slot=for_slot)
-        selection, lists = self._settings.selection, self._format.table_lists
-        if (selection.options or lists) and not self._warned:
-            self._warned = True
-            self._check_selection(selection, lists)
+        if self._format.decodes:
+            self._catalog.check_publications(self._settings.publications, for_slot=for_slot)
 
-    def _check_selection(self, selection: Selection, lists: TableLists) -> None:
-        """Warn about patterns, and a format's lists of tables, that match nothing.
+    def _check_selection(self) -> None:
+        """Warn, once a run, about patterns, and a format's lists of tables, that match nothing.
 
         Raises USAGE if patterns leave a new stream without tables. Lists don't: Debezium only warns, too.
         """
+        if not self._format.decodes or self._warned:
+            return
+        selection, lists = self._settings.selection, self._format.table_lists
+        if not (selection.options or lists):
+            return
+        self._warned = True
         try:
             published = self._catalog.published(self._settings.publications)
         except PgcdcError as error:

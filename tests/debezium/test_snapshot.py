@@ -178,21 +178,45 @@ def test_a_table_that_may_not_be_published_does_not_end_a_stream(database18, tmp
     run(owned, tmp_path / "out", *filtered, *role)
     database18.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     ended = run_warm(command(owned, tmp_path / "out", *filtered, *role))
-    reason = 'could not change publication "dbz_publication": must be owner of table other'
+    reason = 'could not alter publication "dbz_publication": must be owner of table other'
     warning = f"pgcdc: warning: {reason}; it publishes what it did before\n"
     assert (ended.returncode, ended.stderr) == (0, warning)
     assert [event["after"]["id"] for event in events(tmp_path / "out")] == [1]
     database18.execute(f"DROP OWNED BY r_{database18.name}; DROP ROLE r_{database18.name}")
 
 
-def test_a_publication_that_has_the_tables_keeps_what_was_added_by_hand(database18, tmp_path):
+def test_tables_that_a_publication_has_already_keep_what_was_added_by_hand(database18, tmp_path):
+    """Also if others join or leave it, and however long they are being vacuumed."""
     database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now")
     run(database18, tmp_path / "out", *filtered)
-    database18.execute("ALTER PUBLICATION dbz_publication SET TABLE t WHERE (id > 1)")
-    database18.execute("INSERT INTO t VALUES (1), (2)")
-    run(database18, tmp_path / "out", *filtered)
-    assert [event["after"]["id"] for event in events(tmp_path / "out")] == [2]
+    database18.execute("CREATE TABLE gone (id int PRIMARY KEY); CREATE SCHEMA whole")
+    database18.execute(
+        "ALTER PUBLICATION dbz_publication SET TABLE t WHERE (id > 1), gone, TABLES IN SCHEMA whole"
+    )
+    database18.execute("CREATE TABLE late (id int PRIMARY KEY)")
+    with psycopg.connect(database18.uri) as other:
+        other.execute("LOCK t IN SHARE UPDATE EXCLUSIVE MODE")
+        run(database18, tmp_path / "out", *filtered, "-c", "table.exclude.list=public.gone")
+    database18.execute("INSERT INTO t VALUES (1), (2); INSERT INTO late VALUES (3)")
+    run(database18, tmp_path / "out", *filtered, "-c", "table.exclude.list=public.gone")
+    assert [event["after"] for event in events(tmp_path / "out")] == [{"id": 2}, {"id": 3}]
+    published = "SELECT tablename FROM pg_publication_tables ORDER BY 1"
+    assert database18.execute(published).fetchall() == [("late",), ("t",)]
+    assert database18.execute("SELECT FROM pg_publication_namespace").fetchone() is None
+
+
+def test_only_the_publication_of_the_stream_s_own_source_is_changed(database18, tmp_path):
+    """Of another server, or with another's name, the run is refused, and has changed nothing."""
+    for name in ("a", "b"):
+        database18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    database18.execute("CREATE PUBLICATION theirs FOR TABLE b")
+    filtered = ("-c", "publication.autocreate.mode=filtered", "-c", "table.include.list=public.a")
+    run(database18, tmp_path / "out", *filtered, "--endpos", "now")
+    ended = run_warm(command(database18, tmp_path / "out", *filtered, "-c", "publication.name=theirs"))
+    assert ended.returncode == 13
+    theirs = "SELECT tablename FROM pg_publication_tables WHERE pubname = 'theirs'"
+    assert database18.execute(theirs).fetchall() == [("b",)]
 
 
 def test_a_publication_for_all_tables_is_not_filtered(database18, tmp_path):
