@@ -53,6 +53,9 @@ _CONNECTOR_MODES = {"never": ("never", "no_data"), "initial": ("initial",), "onl
 
 
 _ALL_TABLES = "take it as it is: publication.autocreate.mode=all_tables; events are filtered all the same"
+_NO_TABLES = (
+    "check table.include.list and the other lists: each pattern matches a whole name, such as public.orders"
+)
 
 
 log = logging.getLogger("pgcdc")
@@ -211,11 +214,11 @@ def _filter_publication(
     from pgcdc_cli.catalog import Publication, PublishedTable
 
     wanted = [table for table in catalog.tables() if config.includes_table(*table)]
+    doing = f'limit publication "{name}" to the tables that pass the filters'
     if not wanted:
-        raise usage_error("publication.autocreate.mode=filtered: no table passes the filters")
+        raise PgcdcError(ErrorKind.USAGE, f"could not {doing}: there are none", hint=_NO_TABLES)
     if existing is not None and existing.all_tables:
-        message = f'could not limit publication "{name}" to the tables that pass the filters: it is for all'
-        raise PgcdcError(ErrorKind.PUBLICATION, message, hint=_ALL_TABLES)
+        raise PgcdcError(ErrorKind.PUBLICATION, f"could not {doing}: it is for all", hint=_ALL_TABLES)
     if existing is not None:
         catalog.limit_publication(existing, set(wanted))
         return

@@ -206,6 +206,15 @@ def test_tables_that_a_publication_has_already_keep_what_was_added_by_hand(datab
     assert database18.execute("SELECT FROM pg_publication_namespace").fetchone() is None
 
 
+def test_filters_that_no_table_passes_are_named(database18, tmp_path):
+    filtered = ("-c", "publication.autocreate.mode=filtered", "-c", "table.include.list=orders")
+    ended = run_warm(command(database18, tmp_path / "out", *filtered))
+    error, hint = ended.stderr.splitlines()
+    reason = 'limit publication "dbz_publication" to the tables that pass the filters: there are none'
+    assert (ended.returncode, error) == (2, f"pgcdc: error: could not {reason}")
+    assert hint.startswith("hint: check table.include.list")
+
+
 def test_only_the_publication_of_the_stream_s_own_source_is_changed(database18, tmp_path):
     """Of another server, or with another's name, the run is refused, and has changed nothing."""
     for name in ("a", "b"):
