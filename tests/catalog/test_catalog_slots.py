@@ -127,7 +127,11 @@ def test_a_wal_level_below_logical_is_a_usage_error(own_server):
 
 def test_a_lost_connection_is_opened_anew(database, catalog):
     def sessions():
-        query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+        # The server's own processes, such as autovacuum's, have a database, too.
+        query = (
+            "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend'"
+        )
         return database.execute(query, (database.name,)).fetchall()
 
     catalog.slots()
