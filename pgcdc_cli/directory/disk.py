@@ -397,13 +397,22 @@ class OpenFiles:
         self.wait_for_writes()
         self.disk.write(self.descriptor(path), self.full(path), data)
 
-    def append_behind(self, path: str, data: bytes | memoryview) -> None:
-        """Append data that nobody changes any more; if it is much, return while it is being written."""
-        if len(data) < BEHIND:
-            self.append(path, data)
-            return
+    def append_behind(self, path: str, data: bytes | memoryview, *, write_back: bool = False) -> None:
+        """Append data that nobody changes any more; if it is much, return while it is being written.
+
+        With `write_back`, what the file has by then begins to be written to disk.
+        """
         self.wait_for_writes()
-        self._write = self._writer.submit(self.disk.write, self.descriptor(path), self.full(path), data)
+        append = partial(self._append, self.descriptor(path), self.full(path), data, write_back=write_back)
+        if len(data) < BEHIND:
+            append()
+        else:
+            self._write = self._writer.submit(append)
+
+    def _append(self, fd: int, path: str, data: bytes | memoryview, *, write_back: bool) -> None:
+        self.disk.write(fd, path, data)
+        if write_back:
+            self.disk.write_back(fd)
 
     @property
     def writing(self) -> bool:
@@ -416,10 +425,6 @@ class OpenFiles:
             wait([self._write])
             done, self._write = self._write, None
             done.result()
-
-    def write_back(self, path: str) -> None:
-        self.wait_for_writes()
-        self.disk.write_back(self.descriptor(path))
 
     def fsync_all(self, sizes: Mapping[str, int]) -> None:
         """Fsync files of these sizes, as many at a time as may be open.

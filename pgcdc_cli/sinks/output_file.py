@@ -340,12 +340,11 @@ class OutputFile:
         self._append(memoryview(frame).cast("B"), rows)
 
     def _append(self, data: bytes | memoryview, rows: FileState) -> None:
-        self._files.append_behind(self.path, data)
+        size = self.now.size + len(data)
+        begins = size // WRITE_BACK > self.now.size // WRITE_BACK
+        self._files.append_behind(self.path, data, write_back=begins)
         # This takes a quarter of the time that zlib's function takes, which would be a tenth of a snapshot's.
         crc32 = zlib_ng.crc32(data, self.now.crc32)
-        size = self.now.size + len(data)
-        if size // WRITE_BACK > self.now.size // WRITE_BACK:
-            self._files.write_back(self.path)
         self.now = _extended(self.now, rows, size, crc32)
 
 

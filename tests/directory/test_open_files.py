@@ -46,6 +46,15 @@ def test_much_is_written_meanwhile(slow):
     assert not slow.writing
 
 
+def test_write_back_begins_after_the_write_and_nobody_waits_for_it(slow, monkeypatch):
+    monkeypatch.setattr(slow.disk, "write_back", lambda fd: slow.disk.calls.append(os.fstat(fd).st_size))
+    slow.append_behind("a", MUCH, write_back=True)
+    assert slow.writing
+    slow.disk.allowed.set()
+    slow.wait_for_writes()
+    assert slow.disk.calls[-1] == len(MUCH)
+
+
 def test_little_is_written_at_once(slow):
     slow.disk.allowed.set()
     slow.append_behind("a", b"little")
@@ -66,7 +75,6 @@ STEPS = {
     "create": lambda files: files.create("b"),
     "stat": lambda files: files.stat("a"),
     "read": lambda files: files.read("a"),
-    "write back": lambda files: files.write_back("a"),
 }
 
 
