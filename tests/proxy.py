@@ -17,8 +17,10 @@ class Proxy:
         self._gates: list[threading.Event] = []
         self._add_gate()
         self._budget: int | None = None
+        self._counting = threading.Lock()
         self._once = False
         self._delay = 0.0
+        self.cuts = 0
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -45,7 +47,9 @@ class Proxy:
 
     def resume(self) -> None:
         """Let everything through again, without delay."""
-        self._budget, self._delay = None, 0.0
+        with self._counting:
+            self._budget = None
+        self._delay = 0.0
         for gate in self._gates:
             gate.set()
 
@@ -59,6 +63,7 @@ class Proxy:
         for one in self._sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+        self.cuts += 1
 
     def delay(self, seconds: float) -> None:
         """Delay each piece of data by this time."""
@@ -128,12 +133,21 @@ class Proxy:
             while data := source.recv(65536):
                 gate.wait()
                 time.sleep(self._delay)
-                if from_server and self._budget is not None:
-                    data = data[: self._budget]
-                    self._budget -= len(data)
-                sink.sendall(data)
-                if self._budget == 0:
-                    self._budget = None if self._once else 0
+                allowed, is_last = self._allowed(data) if from_server else (data, False)
+                sink.sendall(allowed)
+                if is_last:
                     self.cut()
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)
+
+    def _allowed(self, data: bytes) -> tuple[bytes, bool]:
+        """Return what may still pass of this, and whether the connections are to be cut behind it."""
+        with self._counting:
+            if self._budget is None:
+                return data, False
+            data = data[: self._budget]
+            self._budget -= len(data)
+            is_last = self._budget == 0
+            if is_last and self._once:
+                self._budget = None
+            return data, is_last

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,11 +169,15 @@ def test_wires_cut_inside_tls_lose_and_double_nothing(
     line = stream_command(conninfo, "s", "-f", str(path), "-s", "0.2", "-F", "0.1")
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
         try:
-            send(admin, path, process, 1)
+            insert(admin, 1)
+            arrive(path, process, 1)
             for number, size in enumerate((1, 6, 3000, 20_000), 2):
+                before = wire.cuts
                 wire.cut_after(size)
-                threading.Timer(0.5, wire.resume).start()
-                send(admin, path, process, number)
+                insert(admin, number)
+                wait_until(lambda: wire.cuts > before or process.poll() is not None)  # noqa: B023 - at once
+                wire.resume()
+                arrive(path, process, number)
         finally:
             process.terminate()
         errors = process.communicate(timeout=60)[1]
@@ -183,11 +186,15 @@ def test_wires_cut_inside_tls_lose_and_double_nothing(
     assert errors.count("; trying again\n") >= 4
 
 
-def send(admin: psycopg.Connection, path: Path, process: subprocess.Popen[str], number: int) -> None:
-    """Insert the number-th thousand of rows, and wait until they are in the file, or the process ends."""
+def insert(admin: psycopg.Connection, number: int) -> None:
+    """Insert the number-th thousand of rows."""
     last = 1000 * number
     admin.execute("INSERT INTO t SELECT generate_series(%s::int, %s)", (last - 999, last))
-    wait_until(lambda: written(path)[-1:] == [last] or process.poll() is not None)
+
+
+def arrive(path: Path, process: subprocess.Popen[str], number: int) -> None:
+    """Wait until the number-th thousand of rows is in the file, or the process ends."""
+    wait_until(lambda: written(path)[-1:] == [1000 * number] or process.poll() is not None)
 
 
 def written(path: Path) -> list[int]:
