@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -579,12 +580,19 @@ def test_a_partition_s_identity_stays_what_a_column_list_allows(database):
 
 def interrupt_detach(database, root, leaf):
     """Leave a partition half detached, as a DETACH does that was cancelled while it waited."""
-    with psycopg.connect(database.uri) as reader:
+    detach = f"ALTER TABLE {root} DETACH PARTITION {leaf} CONCURRENTLY"
+    pending = "SELECT FROM pg_inherits WHERE inhdetachpending"
+    with (
+        ThreadPoolExecutor(1) as background,
+        psycopg.connect(database.uri) as reader,
+        psycopg.connect(database.uri, autocommit=True) as detaching,
+    ):
         reader.execute(f"SELECT FROM {root}")
-        database.execute("SET statement_timeout = 300")
+        detached = background.submit(detaching.execute, detach)
+        wait_until(lambda: database.execute(pending).rowcount)
+        database.execute("SELECT pg_cancel_backend(%s)", (detaching.info.backend_pid,))
         with pytest.raises(psycopg.errors.QueryCanceled):
-            database.execute(f"ALTER TABLE {root} DETACH PARTITION {leaf} CONCURRENTLY")
-        database.execute("RESET statement_timeout")
+            detached.result()
 
 
 @pytest.mark.parametrize(
