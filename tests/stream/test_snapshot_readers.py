@@ -60,6 +60,7 @@ def test_readers_go_no_further_ahead_than_there_is_room():
     chunks = read_parts(parts(50), [Session(begun), Session(begun)], STRICT, lambda: False)
     assert next(chunks).columns == (0, 0)
     # The first thread waits with the last chunk of part 0, the second with that of part 1.
+    wait_until(lambda: len(begun) > 1)
     threading.Event().wait(0.1)
     assert sorted(begun) == [0, 1]
     assert len(list(chunks)) == 249
