@@ -26,10 +26,20 @@ PACKAGES = "postgresql-15 postgresql-contrib postgresql-15-wal2json"
 """The packages that .ci/run installs."""
 
 
+_held: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """Return a TCP port of the loopback interface that nobody listens on, nor gets from the system.
+
+    A socket that is bound to it, and doesn't listen, keeps it until the tests end. Servers may listen on it
+    all the same: with SO_REUSEADDR, which they set, too.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _held.append(held)
+    return int(held.getsockname()[1])
 
 
 class DebianServer:

@@ -5,7 +5,6 @@ import json
 import re
 import resource
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from debian_server import free_port
 from processes import stream_command, wait_until
 from stream_runs import (
     NOW,
@@ -58,8 +58,7 @@ def test_no_server(other, shop, tmp_path):
 
 
 def test_no_server_at_a_port(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    port = free_port()
     run = stream(f"host=127.0.0.1 port={port} dbname=shop", "s", "-D", str(tmp_path / "out"), "-n")
     message = f'connection to server at "127.0.0.1", port {port} failed: Connection refused'
     refused(run, 3, f"connect to the server: {message}", START_SERVER)
