@@ -53,6 +53,11 @@ class Log(Database):
         query = f"SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = '{slot}'"
         return self.run(query)[0][0]
 
+    def wait_until_free(self, slot: str) -> None:
+        """Wait until the server has noticed that a run was killed; one that is started earlier says so."""
+        query = f"SELECT FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
+        wait_until(lambda: not self.run(query))
+
     def command(self, slot: str, *arguments: str) -> list[str]:
         return stream_command(self.uri, slot, *arguments, publications=self._publications)
 
@@ -122,6 +127,11 @@ class Running:
         return self.stop()
 
     def kill(self) -> None:
+        """Kill the run, and wait until the slot is free."""
+        self.kill_only()
+        self._log.wait_until_free(self._slot)
+
+    def kill_only(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         status, errors = self.wait()
         assert status == -signal.SIGKILL, errors

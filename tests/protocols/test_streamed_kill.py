@@ -31,6 +31,7 @@ def test_killed_while_transactions_are_streamed(server18, tmp_path, pytestconfig
         print(hits)
         do(0, "COMMIT")
         end = log.end()
+        log.wait_until_free(slot)
         log.read(slot, "-D", str(tmp_path / "out"), *arguments, "--endpos", end)
         log.read(other, "-D", str(tmp_path / "whole"), *arguments, *PROTOCOL_1, "--endpos", end)
         assert contents(tmp_path / "out") == contents(tmp_path / "whole")
@@ -75,6 +76,7 @@ def test_killed_after_changes_were_given_out_at_their_prepare(server18, tmp_path
                     reader.kill()
                 else:
                     target.kill(reader.process, TO_CUT, dice, hits)
+        log.wait_until_free(slot)
         log.read(slot, *arguments, "--endpos", log.end())
         found = [json.loads(line) for line in out.read_bytes().splitlines()]
         assert "".join(line["op"] for line in found) == "B" + "I" * ROW_COUNT + "P" + "BIP" + "Kr"

@@ -427,7 +427,7 @@ Interrupt = Callable[[Log, Running], None]
 
 
 def killed(_log: Log, reader: Running) -> None:
-    reader.kill()
+    reader.kill_only()
 
 
 def disconnected(log: Log, _reader: Running) -> None:

@@ -96,7 +96,7 @@ class Interrupted:
             check(well=False, errors=self._run.wait()[1])
 
     def _kill(self) -> bool:
-        self._run.kill()
+        self._run.kill_only()
         self._ended = True
         return True
 
