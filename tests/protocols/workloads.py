@@ -95,7 +95,8 @@ class Stage:
         admin.execute("INSERT INTO private.beats VALUES (1)")  # its commit flushes what others have written
         late = (
             "SELECT count(*) FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
-            " WHERE database = current_database() AND sent_lsn < %s::pg_lsn"
+            # One that is about to begin has sent nothing.
+            " WHERE database = current_database() AND (sent_lsn >= %s::pg_lsn) IS NOT TRUE"
         )
         wait_until(lambda: admin.execute(late, (written,)).fetchone() == (0,))
 
