@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from processes import PGCDC, stream_command, wait_until
+from stream_runs import end_session
 
 FIELDS = ["time", "level", "program", "message"]
 
@@ -61,7 +62,7 @@ def streaming(shop, folder, *options, **variables):
         line = [*PGCDC, *options, "stream", *given]
         running = subprocess.Popen(line, cwd=folder, stderr=file, env=environment | variables)
         wait_until(lambda: admin.execute(CONFIRMED, (slot,)).fetchone() != begin)
-        yield lambda: wait_until(lambda: admin.execute(LOST, (slot,)).fetchone() == (True,)), log
+        yield lambda: end_session(admin, slot, running), log
         running.terminate()
         assert running.wait(60) == 0
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-from processes import stream_command
+from processes import stream_command, wait_until
 from segments import contents
 from warm_process import run_warm
 
@@ -86,6 +86,26 @@ class Following:
 
 def insert(database, low: int, high: int) -> None:
     database.execute("INSERT INTO t SELECT g, 'row' FROM generate_series(%s::int, %s) g", (low, high))
+
+
+def end_session(database, slot: str, reader: subprocess.Popen) -> None:
+    """Terminate the walsender of a slot's reader, once; the reader goes on when the slot is free again.
+
+    A reader that connects again before the server has cleaned up would lose that connection, too.
+    """
+    reader.send_signal(signal.SIGSTOP)
+    try:
+        terminate = "SELECT pg_terminate_backend(active_pid, 240000) FROM pg_replication_slots"
+        ended = database.execute(f"{terminate} WHERE slot_name = %s", (slot,)).fetchone()
+        assert ended == (True,)
+    finally:
+        reader.send_signal(signal.SIGCONT)
+
+
+def wait_until_free(database, slot: str) -> None:
+    """Wait until the server has noticed that a slot's reader is gone, which may have been killed."""
+    active = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active"
+    wait_until(lambda: database.execute(active, (slot,)).fetchone() is None)
 
 
 def position(database, slot: str) -> str | None:

@@ -12,9 +12,10 @@ from urllib.request import urlopen
 
 import psycopg
 import pytest
+from debian_server import free_port
 from processes import PGCDC, stream_command, wait_until
 from prometheus_client.parser import text_string_to_metric_families
-from stream_runs import NOW, end_of_log, insert, make_slot, stream
+from stream_runs import NOW, end_of_log, end_session, insert, make_slot, stream
 
 from pgcdc_cli.cli import metrics
 from pgcdc_cli.lsn import Lsn
@@ -40,8 +41,7 @@ def values(text):
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+    return free_port()
 
 
 def scraped(port):
@@ -62,10 +62,7 @@ def test_a_running_stream_answers(source, follow, tmp_path, port):
     assert found["pgcdc_durable_lsn"] <= found["pgcdc_written_lsn"] <= end_of_log(source)
     assert found["pgcdc_start_timestamp_seconds"] < found["pgcdc_seen_timestamp_seconds"]
     assert "pgcdc_exit_status" not in found
-    with psycopg.connect(source.uri, autocommit=True) as admin:
-        admin.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
-        )
+    end_session(source, slot, following.process)
     insert(source, 6, 6)
     wait_until(lambda: scraped(port)["pgcdc_rows_total"] == 6)
     assert scraped(port)["pgcdc_reconnects_total"] == 1

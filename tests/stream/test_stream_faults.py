@@ -20,7 +20,17 @@ import scripted_walsender
 from processes import stream_command, wait_until
 from proxy import Proxy
 from segments import contents
-from stream_runs import NOW, SMALL, delivers, in_directory, insert, numbers, position, stream
+from stream_runs import (
+    NOW,
+    SMALL,
+    delivers,
+    in_directory,
+    insert,
+    numbers,
+    position,
+    stream,
+    wait_until_free,
+)
 
 from pgcdc_cli.stream.reconnect import SAME_FAULTS
 
@@ -377,20 +387,13 @@ def test_a_slot_dropped_while_it_was_read(source, tmp_path, follow):
     following = follow(source.uri, slot, tmp_path / "out")
     insert(source, 1, 1)
     wait_until(lambda: following.rows() == [1])
-    with psycopg.connect(source.uri, autocommit=True) as other:
-        other.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
-        )
-        for _ in range(100):
-            try:
-                other.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-                break
-            except psycopg.errors.ObjectInUse:
-                other.execute(
-                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
-                    (slot,),
-                )
-    status, errors = following.wait()
+    following.process.send_signal(signal.SIGSTOP)
+    source.execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+    )
+    wait_until_free(source, slot)
+    source.drop_slot(slot)
+    status, errors = following.stop(signal.SIGCONT)
     assert status == 5
     assert errors.splitlines()[-2] == f'pgcdc: error: could not find slot "{slot}"'
 
@@ -515,9 +518,10 @@ def test_a_slot_that_waits_for_a_transaction_does_not_outlast_the_time_given(sou
     with psycopg.connect(source.uri) as blocking:
         blocking.execute("SELECT txid_current()")
         run = stream(source.uri, "waited_for", "-f", str(tmp_path / "f"), "--create-slot", "--max-time", "1s")
-    assert run.returncode == 12
-    slots = source.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'waited_for'")
-    assert slots.fetchall() == []
+        assert run.returncode == 12
+        # `blocking` is still open, for which the server would wait.
+        slots = "SELECT 1 FROM pg_replication_slots WHERE slot_name = 'waited_for'"
+        wait_until(lambda: not source.execute(slots).fetchall())
 
 
 def taken(admin, written: str) -> bool:

@@ -1,11 +1,12 @@
 """A database's timeouts and waits don't apply to us, and a cancelled command is retried."""
 
+import signal
 import subprocess
 
 import psycopg
 import pytest
 from processes import PGCDC, wait_until
-from stream_runs import NOW, insert, numbers, stream
+from stream_runs import NOW, insert, numbers, stream, wait_until_free
 
 LONGER_THAN_THESE = "SELECT pg_sleep(1)"
 
@@ -41,7 +42,7 @@ def test_a_serializable_transaction_is_not_waited_for(source, tmp_path):
         source.execute(f"ALTER DATABASE {source.name} SET default_transaction_{setting}")
     with psycopg.connect(source.uri, options="-c default_transaction_read_only=off") as other:
         other.execute("SELECT FROM t")
-        run = stream(source.uri, slot, "-f", str(out), *NOW, timeout=10)
+        run = stream(source.uri, slot, "-f", str(out), *NOW)
     assert (run.returncode, run.stderr, numbers(out.read_text())) == (0, "", [1])
 
 
@@ -64,9 +65,13 @@ def test_a_walsender_that_is_cancelled_is_connected_to_again(source, tmp_path, f
     run = follow(source.uri, slot, out)
     insert(source, 1, 1)
     wait_until(lambda: run.rows() == [1])
+    # A reader that connects again before the server has let go of the slot would be told so.
+    run.process.send_signal(signal.SIGSTOP)
     source.execute(
         "SELECT pg_cancel_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
     )
+    wait_until_free(source, slot)
+    run.process.send_signal(signal.SIGCONT)
     insert(source, 2, 2)
     wait_until(lambda: run.rows() == [1, 2])
     status, errors = run.stop()
