@@ -7,7 +7,7 @@ import pytest
 from debian_server import DebianServer
 from servers import Database, remove, start
 from standbys import standby
-from stream_runs import SMALL, Following, delivers, insert, make_slot
+from stream_runs import SMALL, Following, delivers, insert, make_slot, wait_until_free
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
@@ -76,6 +76,7 @@ def shop(other):
         admin.execute("CREATE DATABASE shop")
         make_slot(other.uri("shop"), "s")
         yield other.uri("shop")
+        wait_until_free(admin, "s")
         admin.execute("SELECT pg_drop_replication_slot('s')")
         admin.execute("DROP DATABASE shop WITH (FORCE)")
 

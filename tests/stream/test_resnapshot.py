@@ -19,7 +19,7 @@ from processes import PGCDC, stream_command, wait_until
 from row_changes import RowChange, row_changes
 from segments import contents, manifest
 from servers import Database, Encoded
-from stream_runs import NOW, end_of_log, refused, repeating, stream
+from stream_runs import NOW, end_of_log, refused, repeating, stream, wait_until_free
 from test_stream_snapshot import FORMATS, checkpoint
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
@@ -188,7 +188,7 @@ def is_the_source_under_load(database, out: Path, form: str, load: list[Load]) -
     start(load, database.uri, rows)
     command = small_chunks(database.uri, slot, "-D", out, *FORMATS[form], *AGAIN)
     with subprocess.Popen([*command, "-F", "0.1"]) as run:
-        wait_until(lambda: progress(out)["stage"] == "done", 60 * scale.factor)
+        wait_until(lambda: progress(out)["stage"] == "done", 240 * scale.factor)
         run.send_signal(signal.SIGTERM)
     assert run.returncode == 0
     for one in load:
@@ -933,6 +933,7 @@ def test_what_the_stream_has_and_others_do_not_see_yet_is_waited_for(other, tmp_
             thread.join()
         assert [op for op, *_ in lines(out)] == ["U"] * 2 + ["R"] * 9
         assert {n for _, _, _, new, _ in lines(out) for n in [new["n"]] if new["id"] < 3} == {100, 200}
+        wait_until_free(admin, "again")
         admin.execute("SELECT pg_drop_replication_slot('again')")
 
 
@@ -967,6 +968,7 @@ def test_what_comes_before_the_first_snapshot_and_is_not_seen_by_it_is_waited_fo
                 run.kill()
         second.join()
         assert {new["n"] for _, _, _, new, _ in lines(out) if new["id"] == 2} == {200}
+        wait_until_free(admin, "begun")
         admin.execute("SELECT pg_drop_replication_slot('begun')")
 
 

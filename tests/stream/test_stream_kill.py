@@ -11,7 +11,7 @@ import pytest
 from kills import ANY, MOVED, TO_CUT, TO_PUBLISH, TO_REMOVE, Hits, Target
 from processes import stream_command
 from segments import contents, manifest
-from stream_runs import TABLES, Load, position, stream
+from stream_runs import TABLES, Load, position, stream, wait_until_free
 
 from pgcdc_cli.lsn import Lsn
 
@@ -58,6 +58,7 @@ class KilledRuns:
                 check()
         finally:
             load.stop()
+        wait_until_free(self._database, self.slot)
         assert load.transactions > times
         return hits
 

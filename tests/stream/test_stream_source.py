@@ -10,7 +10,19 @@ import psycopg
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from segments import contents
-from stream_runs import NOW, delivers, end_of_log, insert, make_slot, numbers, position, refused, stream
+from stream_runs import (
+    NOW,
+    delivers,
+    end_of_log,
+    insert,
+    make_slot,
+    numbers,
+    position,
+    refused,
+    stream,
+    taken,
+    wait_until_free,
+)
 from warm_process import run_warm
 
 OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
@@ -244,6 +256,7 @@ def test_what_a_directory_has_beyond_an_older_checkpoint_is_not_cut_off(
 
     older, newer = durable(1), durable(2)
     following.stop(signal.SIGKILL)
+    wait_until_free(source, slot)
     [partial] = out.glob("public.t/*.partial")
     checkpoint.write_bytes(older)
     if slot_is_gone:
@@ -309,10 +322,13 @@ def test_what_is_lost_between_two_connections_of_a_run_without_a_checkpoint(
     following = follow(
         source.uri, slot, tmp_path / "raw", "--format", "raw", "--create-slot", "--if-not-exists"
     )
-    reader = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
-    wait_until(lambda: source.execute(reader, (slot,)).fetchone()[0])
+    # The slot is in use a moment before the stream begins.
+    wait_until(lambda: taken(source, slot))
     following.process.send_signal(signal.SIGSTOP)
-    source.execute(f"SELECT pg_terminate_backend(s.active_pid, 9000) FROM ({reader}) s", (slot,))
+    source.execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+    )
+    wait_until_free(source, slot)
     insert(source, 1, 1)
     source.execute(f"SELECT {loss}", (slot,))
     found, errors = following.stop(signal.SIGCONT)

@@ -176,7 +176,8 @@ def test_what_is_streamed_is_described_by_the_server_that_streams_it(source, own
         insert(source, 1, 1)
         wait_until(lambda: following.rows() == [1])
         proxies[0].move(old)
-        assert source.execute(TERMINATE).fetchall() == [(True,)]
+        # It may be closed already: it is after a few seconds in which nothing was asked.
+        assert source.execute(TERMINATE).fetchall() in ([(True,)], [])
         source.execute(
             "CREATE DOMAIN count AS int; ALTER TABLE t ADD c count; INSERT INTO t VALUES (2, '', 5)"
         )
