@@ -4,7 +4,8 @@ The exit statuses are part of the command line's contract (`docs/exit-status.md`
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import Enum, unique
 from typing import NamedTuple
@@ -109,6 +110,16 @@ class UndecodableError(PgcdcError):
         super().__init__(kind, message, hint=remedy)
         self.data = data
         self.remedy = remedy
+
+
+@contextmanager
+def hints(by_kind: Mapping[ErrorKind, str]) -> Iterator[None]:
+    """Replace the hints of errors of these kinds by hints that fit what is done."""
+    try:
+        yield
+    except PgcdcError as error:
+        error.hint = by_kind.get(error.kind, error.hint)
+        raise
 
 
 def nearest(name: str, existing: Sequence[str], most: int = 3) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Self
 
 import psycopg
 from processes import stream_command, wait_until
-from servers import AnyServer, Database
+from servers import AnyServer, Database, wait_until_free
 from warm_process import run_warm
 
 from pgcdc_cli.lsn import Lsn
@@ -52,11 +52,6 @@ class Log(Database):
         """The number of transactions that the server has streamed to the slot."""
         query = f"SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = '{slot}'"
         return self.run(query)[0][0]
-
-    def wait_until_free(self, slot: str) -> None:
-        """Wait until the server has noticed that a run was killed; one that is started earlier says so."""
-        query = f"SELECT FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
-        wait_until(lambda: not self.run(query))
 
     def command(self, slot: str, *arguments: str) -> list[str]:
         return stream_command(self.uri, slot, *arguments, publications=self._publications)
@@ -129,7 +124,7 @@ class Running:
     def kill(self) -> None:
         """Kill the run, and wait until the slot is free."""
         self.kill_only()
-        self._log.wait_until_free(self._slot)
+        wait_until_free(self._log, self._slot)
 
     def kill_only(self) -> None:
         self.process.send_signal(signal.SIGKILL)

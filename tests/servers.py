@@ -58,6 +58,12 @@ class AnyServer(Protocol):
     def uri(self, database: str = "postgres") -> str: ...
 
 
+def wait_until_free(connection, slot: str) -> None:
+    """Wait until the server has noticed that a slot's reader is gone, which may have been killed."""
+    active = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active"
+    wait_until(lambda: connection.execute(active, (slot,)).fetchone() is None)
+
+
 class Database:
     """A database for one test, dropped together with its slots and prepared transactions."""
 

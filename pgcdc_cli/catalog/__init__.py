@@ -36,7 +36,7 @@ from pgcdc_cli.catalog.server import (
 from pgcdc_cli.catalog.slots import Slot, advance_slot, copy_slot, log_end, read_slots
 from pgcdc_cli.catalog.table_facts import describe
 from pgcdc_cli.changes.table import TableSchema
-from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest, quoted_list
+from pgcdc_cli.errors import ErrorKind, PgcdcError, hints, nearest, quoted_list
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.messages import Relation
 from pgcdc_cli.replication.failures import WAL_LEVEL_HINT
@@ -56,10 +56,7 @@ SELECT xid FROM unnest(%(xids)s::bigint[]) AS sent (xid),
      LATERAL (SELECT xmax + d - (1::bigint << 31)) AS known (number)
 WHERE CASE WHEN number BETWEEN 3 AND xmax - 1 THEN txid_status(number) IS DISTINCT FROM 'in progress' END
 """
-_OWNERS = (
-    "only its owner or a superuser may: pgcdc publication show {} names the owner;"
-    " tables must be its owner's, too"
-)
+_OWNERS = "only its owner or a superuser may: pgcdc publication show {} names the owner"
 _NO_TEXT = "the name of the one that resembles it is not valid text: rename it"
 
 __all__ = [
@@ -296,19 +293,17 @@ class Catalog:
         doing = f'alter publication "{name}"'
         check_names(self._session, doing, filter(None, (change.add, change.drop, change.put)))
         unfit = dict.fromkeys(("42704", "42710", "55000"), ErrorKind.PUBLICATION)
-        try:
+        rights = f"{_OWNERS.format(quote(name))}; tables must be its owner's, too"
+        with hints({ErrorKind.RIGHTS: rights}):
             self._session.run(alter_statements(name, change), doing, unfit)
-        except PgcdcError as error:
-            if error.kind is ErrorKind.RIGHTS:
-                error.hint = _OWNERS.format(quote(name))
-            raise
 
     def drop_publication(self, name: str, *, if_exists: bool = False) -> None:
         """Drop a publication."""
         doing = f'drop publication "{name}"'
         # The server would cut off a name that is too long, and drop another publication.
         if not self.missing_publications([name]):
-            self._session.run(drop_statement(name), doing, {"42704": ErrorKind.PUBLICATION})
+            with hints({ErrorKind.RIGHTS: _OWNERS.format(quote(name))}):
+                self._session.run(drop_statement(name), doing, {"42704": ErrorKind.PUBLICATION})
         elif not if_exists:
             hint = self.other_publications(name)
             raise PgcdcError(ErrorKind.PUBLICATION, f"could not {doing}: it does not exist", hint=hint)

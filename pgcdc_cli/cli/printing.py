@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -201,16 +201,6 @@ def fail(error: PgcdcError, status: int | None = None) -> int:
     named = talk.program != PROGRAM or talk.form == "timed"
     write_on_stderr(_start() if named else "", "hint: ", one_line(error.hint))
     return status
-
-
-@contextmanager
-def hints(by_kind: Mapping[ErrorKind, str]) -> Iterator[None]:
-    """Replace the hints of errors of these kinds by hints that fit the command."""
-    try:
-        yield
-    except PgcdcError as error:
-        error.hint = by_kind.get(error.kind, error.hint)
-        raise
 
 
 def one_line(text: str) -> str:

@@ -12,8 +12,8 @@ import typer
 
 from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, fits, fitted, hints, warn, write
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.cli.printing import facts, fits, fitted, warn, write
+from pgcdc_cli.errors import ErrorKind, PgcdcError, hints
 from pgcdc_cli.formats.terminal import identifier
 
 if TYPE_CHECKING:
@@ -78,9 +78,6 @@ GeneratedColumnsOption = Annotated[
     Literal["none", "stored"] | None,
     typer.Option("--generated-columns", help="Also publish generated columns (PostgreSQL 18)."),
 ]
-
-_OWNERS = "only its owner or a superuser may: pgcdc publication show {} names the owner"
-"""The hint if the role may not drop a publication."""
 
 _REFUSED = "it is the server that refuses it: in psql, \\d shows its tables and columns, \\dn its schemas"
 
@@ -271,7 +268,7 @@ def drop(
     """Drop a publication. Slots that still name it will fail."""
     from pgcdc_cli.catalog import Catalog
 
-    with hints({ErrorKind.RIGHTS: _OWNERS.format(quote(name))}), Catalog(conninfo) as catalog:
+    with Catalog(conninfo) as catalog:
         catalog.drop_publication(name, if_exists=if_exists)
 
 

@@ -16,9 +16,9 @@ import typer
 from pgcdc_cli import __version__
 from pgcdc_cli.cli.command_tree import HELP_NAMES, ClickContext, ClickParameter, Foreign, examples, value_name
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import RECVLOGICAL, fail, flush, hints, one_line, talk, write, write_on_stderr
+from pgcdc_cli.cli.printing import RECVLOGICAL, fail, flush, one_line, talk, write, write_on_stderr
 from pgcdc_cli.cli.running import handled
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError, hints
 from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:

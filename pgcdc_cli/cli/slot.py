@@ -11,10 +11,10 @@ import typer
 from pgcdc_cli.cli import units
 from pgcdc_cli.cli.command_tree import Command, examples, new_app, usage_error
 from pgcdc_cli.cli.connection_options import connecting
-from pgcdc_cli.cli.printing import facts, hints, say, warn, write
+from pgcdc_cli.cli.printing import facts, say, warn, write
 from pgcdc_cli.cli.slot_view import slot_content, slot_lines, slot_table
 from pgcdc_cli.cli.watch import Interval, Watch, repeat
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError, hints
 from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:

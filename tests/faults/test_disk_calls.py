@@ -17,6 +17,7 @@ from failing_command import SLOW
 from logs import Log
 from processes import PGCDC, peak_memory, stream_command
 from segments import contents
+from servers import wait_until_free
 from warm_process import run_warm
 
 from pgcdc_cli.lsn import Lsn
@@ -95,7 +96,7 @@ class Runs:
         )
         failing = [sys.executable, COMMAND, how, *map(str, target), calls, *line[3:]]
         first = subprocess.run(failing, capture_output=True, text=True, timeout=120, check=False)
-        self._log.wait_until_free(slot)
+        wait_until_free(self._log, slot)
         assert self._log.confirmed(slot) <= self._durable(out), "more was confirmed than was durable"
         last = run_warm(line)
         assert (last.returncode, last.stderr) == (0, ""), (how, target)

@@ -8,6 +8,7 @@ import pytest
 from kills import ANY, MOVED, SPOOLED, TO_CUT, Hits, Target
 from logs import PROTOCOL_1, Running, log_of
 from segments import contents
+from servers import wait_until_free
 from workloads import ROW_COUNT, TABLES, Stage, rows
 
 
@@ -31,7 +32,7 @@ def test_killed_while_transactions_are_streamed(server18, tmp_path, pytestconfig
         print(hits)
         do(0, "COMMIT")
         end = log.end()
-        log.wait_until_free(slot)
+        wait_until_free(log, slot)
         log.read(slot, "-D", str(tmp_path / "out"), *arguments, "--endpos", end)
         log.read(other, "-D", str(tmp_path / "whole"), *arguments, *PROTOCOL_1, "--endpos", end)
         assert contents(tmp_path / "out") == contents(tmp_path / "whole")
@@ -76,7 +77,7 @@ def test_killed_after_changes_were_given_out_at_their_prepare(server18, tmp_path
                     reader.kill()
                 else:
                     target.kill(reader.process, TO_CUT, dice, hits)
-        log.wait_until_free(slot)
+        wait_until_free(log, slot)
         log.read(slot, *arguments, "--endpos", log.end())
         found = [json.loads(line) for line in out.read_bytes().splitlines()]
         assert "".join(line["op"] for line in found) == "B" + "I" * ROW_COUNT + "P" + "BIP" + "Kr"

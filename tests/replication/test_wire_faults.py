@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from processes import wait_until
 from scripted_walsender import READY, copy_data, error, keepalive, message, xlogdata
+from servers import wait_until_free
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError, UndecodableError
 from pgcdc_cli.frames import XLOGDATA_HEADER, Frames, Received
@@ -410,8 +410,3 @@ def test_a_server_that_has_nothing_to_send_is_not_given_up(database18, table18, 
     until = time.monotonic() + 3
     while time.monotonic() < until:
         assert not one.stream.receive(10, 0.2).frames
-
-
-def wait_until_free(database, slot) -> None:
-    query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
-    wait_until(lambda: database.execute(query, (slot,)).fetchone() != (True,))

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 from debian_server import DebianServer
-from servers import Database, remove, start
+from servers import Database, remove, start, wait_until_free
 from standbys import standby
-from stream_runs import SMALL, Following, delivers, insert, make_slot, wait_until_free
+from stream_runs import SMALL, Following, delivers, insert, make_slot
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 

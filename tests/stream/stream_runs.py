@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-from processes import stream_command, wait_until
+from processes import stream_command
 from segments import contents
 from warm_process import run_warm
 
@@ -100,12 +100,6 @@ def end_session(database, slot: str, reader: subprocess.Popen) -> None:
         assert ended == (True,)
     finally:
         reader.send_signal(signal.SIGCONT)
-
-
-def wait_until_free(database, slot: str) -> None:
-    """Wait until the server has noticed that a slot's reader is gone, which may have been killed."""
-    active = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active"
-    wait_until(lambda: database.execute(active, (slot,)).fetchone() is None)
 
 
 def position(database, slot: str) -> str | None:

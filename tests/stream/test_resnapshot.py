@@ -18,8 +18,8 @@ import scale
 from processes import PGCDC, stream_command, wait_until
 from row_changes import RowChange, row_changes
 from segments import contents, manifest
-from servers import Database, Encoded
-from stream_runs import NOW, end_of_log, refused, repeating, stream, wait_until_free
+from servers import Database, Encoded, wait_until_free
+from stream_runs import NOW, end_of_log, refused, repeating, stream
 from test_stream_snapshot import FORMATS, checkpoint
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer

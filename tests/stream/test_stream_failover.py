@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from segments import contents
-from servers import remove, start
+from servers import remove, start, wait_until_free
 from standbys import base_backup, cold_copy, flush_log, put_back, replayed, standby, synchronize
 from stream_runs import (
     NOW,
@@ -24,7 +24,6 @@ from stream_runs import (
     position,
     refused,
     stream,
-    wait_until_free,
 )
 
 from pgcdc_cli.directory.checkpoint import decode, encode

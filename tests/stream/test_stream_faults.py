@@ -20,6 +20,7 @@ import scripted_walsender
 from processes import stream_command, wait_until
 from proxy import Proxy
 from segments import contents
+from servers import wait_until_free
 from stream_runs import (
     NOW,
     SMALL,
@@ -29,7 +30,6 @@ from stream_runs import (
     numbers,
     position,
     stream,
-    wait_until_free,
 )
 
 from pgcdc_cli.stream.reconnect import SAME_FAULTS

@@ -11,7 +11,8 @@ import pytest
 from kills import ANY, MOVED, TO_CUT, TO_PUBLISH, TO_REMOVE, Hits, Target
 from processes import stream_command
 from segments import contents, manifest
-from stream_runs import TABLES, Load, position, stream, wait_until_free
+from servers import wait_until_free
+from stream_runs import TABLES, Load, position, stream
 
 from pgcdc_cli.lsn import Lsn
 

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from segments import contents
+from servers import wait_until_free
 from stream_runs import (
     NOW,
     delivers,
@@ -21,7 +22,6 @@ from stream_runs import (
     refused,
     stream,
     taken,
-    wait_until_free,
 )
 from warm_process import run_warm
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from processes import stream_command, wait_until
 from psycopg.conninfo import make_conninfo
-from servers import new_slot_name
+from servers import new_slot_name, wait_until_free
 from stream_runs import (
     NOW,
     SMALL,
@@ -22,7 +22,6 @@ from stream_runs import (
     position,
     stream,
     taken,
-    wait_until_free,
 )
 
 from pgcdc_cli.lsn import Lsn

@@ -6,7 +6,8 @@ import subprocess
 import psycopg
 import pytest
 from processes import PGCDC, wait_until
-from stream_runs import NOW, insert, numbers, stream, wait_until_free
+from servers import wait_until_free
+from stream_runs import NOW, insert, numbers, stream
 
 LONGER_THAN_THESE = "SELECT pg_sleep(1)"
 
