@@ -42,6 +42,8 @@ WARNED_OF = tuple(
     f"connector.{one}." for one in ("schema.include", "schema.exclude", "table", "message.prefix")
 )
 """Beginnings of options that choose among changes: they may change from run to run, with a warning."""
+MAY_CHANGE = (*WARNED_OF, "connector.snapshot.", "connector.heartbeat.")
+"""Beginnings of all options that may change, since what is written already doesn't depend on them."""
 
 _AROUND = 30
 """Characters of a long option that an error shows before and after the place where it changed."""
@@ -227,16 +229,18 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
     """Raise USAGE if the checkpoint at `path` has another format or other options.
 
     An option such as connector.topic.prefix, beside the option connector, only tells what differs if that
-    does; one that may change is never the reason.
+    does. If it is nothing but what may change, the stream goes on.
     """
     both = ours.keys() & theirs.keys()
     every = sorted(ours.keys() | theirs.keys())
-    differing = [one for one in every if ours.get(one) != theirs.get(one) and not one.startswith(WARNED_OF)]
-    for name in [one for one in differing if one.partition(".")[0] not in both - {one}][:1]:
-        details = [one for one in differing if one.startswith(f"{name}.")]
+    differing = [one for one in every if ours.get(one) != theirs.get(one)]
+    for name in [one for one in differing if one.partition(".")[0] not in both - {one}]:
         # A checkpoint of an older version has no details.
         has_details = any(one.startswith(f"{name}.") for one in theirs)
-        raise _other_option(path, details[0] if details and has_details else name, ours, theirs)
+        details = [one for one in differing if one.startswith(f"{name}.")] if has_details else []
+        telling = [one for one in details if not one.startswith(MAY_CHANGE)]
+        if telling or not details:
+            raise _other_option(path, next(iter(telling), name), ours, theirs)
 
 
 def _other_option(path: str, name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> PgcdcError:

@@ -2,14 +2,18 @@
 
 import json
 import logging
+import re
 from contextlib import suppress
 
 import pytest
 
+from pgcdc_cli.directory.checkpoint import check_options
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.configuration_file import as_connector, read_properties
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
 from pgcdc_cli.formats.debezium.properties import PROPERTIES, connector_config
+
+MAY_CHANGE = {"snapshot.mode": "always", "table.include.list": "public.b", "heartbeat.interval.ms": "5"}
 
 
 def config(**properties):
@@ -365,7 +369,27 @@ def test_a_checkpoint_has_the_properties_that_events_depend_on_and_no_secrets():
         "connector.column.include.list": "public.orders.id",
         "connector.transforms": "unwrap",
         "connector.transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+        "connector.snapshot.mode": "never",
         "connector.table.include.list": "public.orders",
+        "connector.column.mask.hash.SHA-256.with.salt.6dc43ac4": "public.a.b",
     }
-    others = {"snapshot.mode": "always", "table.include.list": "public.a", "heartbeat.interval.ms": "5"}
-    assert connector_config(given | others).fingerprint == config.fingerprint
+    check_options("c", connector_config(given | MAY_CHANGE).recorded, config.recorded)
+
+
+def test_another_salt_is_noticed_beside_what_may_change():
+    salted = "column.mask.hash.SHA-256.with.salt."
+    one, other = (
+        connector_config({"topic.prefix": "shop", f"{salted}{salt}": "public.a.b"} | more).recorded
+        for salt, more in (("CzQMA", {}), ("CzQMB", MAY_CHANGE))
+    )
+    with pytest.raises(PgcdcError, match=re.escape(salted)) as caught:
+        check_options("c", other, one)
+    assert "CzQM" not in caught.value.message
+
+
+def test_a_directory_of_an_older_version_goes_on_with_other_lists():
+    """It recorded neither transforms nor salts, and its fingerprint includes what may change."""
+    plain = {"topic.prefix": "shop", "table.include.list": "public.a", "snapshot.mode": "never"}
+    older = {"connector": "823e4e3da9394aac"} | {f"connector.{name}": text for name, text in plain.items()}
+    assert connector_config(plain).recorded == older
+    check_options("c", connector_config(plain | MAY_CHANGE).recorded, older)

@@ -138,10 +138,10 @@ _BY_COLUMN, _BY_TYPE = 2, 3
 """Ranks of these rules in Debezium's order of looking for the one rule that applies to a column."""
 
 
-_OF_RUNS = ("database_", "slot_", "publication_", "publish_", "snapshot_", "heartbeat_")
-"""Beginnings of the attributes that say where a run's events come from."""
-_LISTS = ("schema_include_", "schema_exclude_", "table_", "message_prefix_")
-"""Beginnings of those that say which come. No event's content depends on either."""
+_LATER: dict[str, object] = {"transforms": (), "extended_headers_enabled": True}
+"""Attributes that were added when directories existed already, with the value that means their absence."""
+_NOT_OF_EVENTS = ("database_", "slot_", "publication_", "publish_")
+"""Beginnings of the attributes that events don't depend on."""
 _SHOWN_BY_REPR = 200
 """Characters of a regular expression's text in its repr."""
 
@@ -215,27 +215,29 @@ class ConnectorConfig:
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any property that the content of events depends on."""
-        of_events = {
-            name: getattr(self, name)
+        """Sixteen hexadecimal digits that change with any property that events depend on."""
+        texts = [
+            f"{name}={getattr(self, name)!r}"
             for name in self.__dataclass_fields__
-            if name != "given" and not name.startswith(_OF_RUNS + _LISTS)
-        }
-        texts = [f"{name}={value!r}" for name, value in of_events.items()]
-        texts += _long_patterns(tuple(of_events.values()))
+            if name != "given"
+            and not name.startswith(_NOT_OF_EVENTS)
+            # Left out if they have no effect, so that directories of older versions still match.
+            and _LATER.get(name) != getattr(self, name)
+        ]
+        texts += _long_patterns(self)
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
     @property
     def recorded(self) -> dict[str, str]:
         """What a checkpoint keeps: the fingerprint, and properties that tell what changed if that does.
 
-        Lists of tables are among them, though they may change (`WARNED_OF` in `directory/checkpoint.py`).
-        Without the names of properties that contain a salt.
+        Some of them may change (`MAY_CHANGE` in `directory/checkpoint.py`). A salt in a name is replaced by
+        a few digits of its hash.
         """
         kept = {
-            f"connector.{name}": text
+            f"connector.{_SALT.sub(_hashed_salt, name)}": text
             for name, text in self.given.items()
-            if ".with.salt." not in name and not name.replace(".", "_").startswith(_OF_RUNS)
+            if not name.replace(".", "_").startswith(_NOT_OF_EVENTS)
         }
         return {"connector": self.fingerprint, **kept}
 
@@ -383,6 +385,10 @@ _SALT = re.compile(r"((?:^|\.)salt\.|^column\.mask\.hash\.(?:v2\.)?+[^.]*\.(?!wi
 def without_salt(name: str) -> str:
     """Return a property's name as it may be shown: a salt that it contains is a secret."""
     return _SALT.sub(r"\1***", name)
+
+
+def _hashed_salt(found: re.Match[str]) -> str:
+    return f"{found[1]}{hashlib.sha256(found[0].encode()).hexdigest()[:8]}"
 
 
 def wrong(name: str, text: str, reason: str) -> PgcdcError:
