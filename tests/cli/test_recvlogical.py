@@ -22,7 +22,7 @@ TRY_HELP = 'pg_recvlogical: hint: Try "pg_recvlogical --help" for more informati
 MARK = re.compile(rb"mark(\d+);")
 MARKS = "INSERT INTO t SELECT g, 'mark' || g || ';' FROM generate_series(%s::int, %s::int) g"
 
-VERSIONS = pytest.mark.parametrize("version", [15, 16, 18])
+VERSIONS = pytest.mark.parametrize("version", [15, 16, 17, 18])
 BOTH = pytest.mark.parametrize("whose", ["ours", "theirs"])
 
 
@@ -318,8 +318,8 @@ def test_a_slot_that_exists_is_an_error_unless_it_may_exist(node, whose):
 @BOTH
 @VERSIONS
 def test_a_slot_is_dropped_without_the_name_of_a_database(node, version, whose):
-    if whose == "theirs" and version < 17:
-        pytest.skip("before 17, pg_recvlogical asks for one")
+    if whose == "theirs" and version < 18:
+        pytest.skip("before 18, pg_recvlogical asks for one")
     slot = node.created()
     host = node.database.uri.partition("host=")[2]
     # There is no database with the user's name either.

@@ -134,20 +134,21 @@ def shown(database, pgcdc, slot):
 
 
 def test_alter_changes_what_the_server_can(database, pgcdc, refused, slot):
-    if database.server.version >= 18:
-        assert pgcdc("slot", "alter", slot, "-d", database.uri, "--failover").status == 0
+    line = ("slot", "alter", slot, "-d", database.uri)
+    if database.server.version >= 17:
+        assert pgcdc(*line, "--failover").status == 0
         assert shown(database, pgcdc, slot) == (True, False)
-        line = ("slot", "alter", slot, "-d", database.uri, "--no-failover", "--two-phase")
-        assert pgcdc(*line).status == 0
+    else:
+        refused(
+            *(*line, "--failover"),
+            status=2,
+            error=f'could not alter slot "{slot}": failover slots need PostgreSQL 17',
+            hint="leave it out: older servers copy no slots to their standbys",
+        )
+    if database.server.version >= 18:
+        assert pgcdc(*line, "--no-failover", "--two-phase").status == 0
         assert shown(database, pgcdc, slot) == (False, True)
         return
-    line = ("slot", "alter", slot, "-d", database.uri)
-    refused(
-        *(*line, "--failover"),
-        status=2,
-        error=f'could not alter slot "{slot}": failover slots need PostgreSQL 17',
-        hint="leave it out: older servers copy no slots to their standbys",
-    )
     for option, how in (("--two-phase", "with"), ("--no-two-phase", "without")):
         refused(
             *(*line, option),

@@ -21,7 +21,7 @@ def small_servers() -> Iterator[Servers]:
     servers.remove()
 
 
-@pytest.fixture(params=[16, 18], ids=["pg16", "pg18"])
+@pytest.fixture(params=[16, 17, 18], ids=lambda version: f"pg{version}")
 def server(request: pytest.FixtureRequest, small_servers: Servers) -> EmbeddedServer:
     return small_servers[request.param]
 

@@ -21,6 +21,7 @@ FEW = [
     Combination(18, "4 parallel", True, "arrow", True),
     Combination(18, "3 on", True, "debezium", False),
     Combination(18, "1 off", False, "lines", True),
+    Combination(17, "4 parallel", True, "lines", True),
     Combination(16, "default", True, "lines", True),
     Combination(16, "4 on", False, "arrow", False),
     Combination(16, "4 parallel", False, "debezium", False),
@@ -31,7 +32,7 @@ FEW = [
 
 
 def _all() -> list[Combination]:
-    every = product([15, 16, 18], _protocols(), [False, True], FORMATS, [False, True])
+    every = product([15, 16, 17, 18], _protocols(), [False, True], FORMATS, [False, True])
     return [one for one in map(Combination._make, every) if _is_possible(one)]
 
 

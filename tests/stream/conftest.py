@@ -21,7 +21,7 @@ def server15() -> Iterator[DebianServer]:
     server.stop()
 
 
-@pytest.fixture(params=[15, 16, 18], ids=lambda version: f"pg{version}")
+@pytest.fixture(params=[15, 16, 17, 18], ids=lambda version: f"pg{version}")
 def any_database(request, servers) -> Iterator[Database]:
     """A database of each major version of the server: tests that use it run against all of them."""
     server = request.getfixturevalue("server15") if request.param == 15 else servers[request.param]

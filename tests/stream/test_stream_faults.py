@@ -356,7 +356,7 @@ def test_standard_output_that_is_closed(source):
     assert position(source, slot) == before
 
 
-@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("version", [16, 17, 18])
 def test_an_invalidated_slot(own_server, tmp_path, version):
     server = own_server(
         version, {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
