@@ -297,6 +297,7 @@ complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s s -l status-interval -x -d 'Ti
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l accept-gap -d 'Start over as a new stream if changes were lost'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l accept-publications -d 'Continue with a different set of publications'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l accept-database -d 'Continue after ALTER DATABASE ... RENAME'
+complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l accept-upgrade -d 'Continue on the server that pg_upgrade made'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s f -l file -r -F -d 'One file; - for standard output'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -s D -l directory -r -F -d 'Directory of rotating files, with a checkpoint'
 complete -c pgcdc -n '__pgcdc_at pgcdc stream' -l format -x -a 'jsonl arrow debezium pretty wal2json raw' -d 'Default: pretty on a terminal, else jsonl'

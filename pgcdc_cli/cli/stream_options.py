@@ -81,6 +81,9 @@ AcceptPublications = Annotated[
 AcceptDatabase = Annotated[
     bool, typer.Option("--accept-database", help="Continue after ALTER DATABASE ... RENAME.")
 ]
+AcceptUpgrade = Annotated[
+    bool, typer.Option("--accept-upgrade", help="Continue on the server that pg_upgrade made.")
+]
 SnapshotWorkers = Annotated[
     str | None,
     typer.Option(

@@ -195,10 +195,10 @@ def check_gap(slot: str, slot_position: Lsn, end_lsn: Lsn, hint: str | None = No
         raise PgcdcError(ErrorKind.GAP, message, hint=hint)
 
 
-def check_system(ours: StreamSource, system_id: str) -> None:
-    """Raise SOURCE_CHANGED for a server with another system identifier."""
+def check_system(ours: StreamSource, system_id: str, *, hint: str | None = None) -> None:
+    """Raise SOURCE_CHANGED for a server with another system identifier; `hint` replaces the default."""
     if ours.system_id != system_id:
-        raise changed("system identifier", ours.system_id, system_id)
+        raise changed("system identifier", ours.system_id, system_id, hint=hint)
 
 
 def changed(what: str, old: str, new: str, *, hint: str | None = None) -> PgcdcError:

@@ -83,6 +83,7 @@ class StreamSettings:
     accept_gap: bool = False
     accept_publications: bool = False
     accept_database: bool = False
+    accept_upgrade: bool = False
     use_catalog: bool = True
     snapshot: SnapshotPlan | None = None
     make_publication: "Callable[[Catalog, bool], None] | None" = None

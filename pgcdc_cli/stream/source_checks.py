@@ -23,6 +23,10 @@ _RENAMED = (
     "if it was renamed (ALTER DATABASE ... RENAME): --accept-database; otherwise "
     + ErrorKind.SOURCE_CHANGED.rule.hint
 )
+_UPGRADED = (
+    "if it was upgraded (pg_upgrade), and all was read before: --accept-upgrade; otherwise "
+    + ErrorKind.SOURCE_CHANGED.rule.hint
+)
 _OTHER_SLOT = "choose another slot: pgcdc slot list shows them, pgcdc slot create makes one"
 
 
@@ -116,6 +120,17 @@ def check_source(
     return replace(checkpoint, source=source)
 
 
+def after_upgrade(checkpoint: Checkpoint, source: StreamSource, slot_position: Lsn) -> Checkpoint:
+    """Return the checkpoint as one of the server that pg_upgrade made of its server.
+
+    That one has the same OIDs and transaction IDs, and its WAL begins behind the old one's
+    (`copy_xact_xlog_xid` in pg_upgrade.c). Its slot begins where it was created there: pg_upgrade migrates
+    only slots whose changes were all read.
+    """
+    moved = replace(checkpoint.source, system_id=source.system_id, timeline=source.timeline)
+    return replace(checkpoint, source=moved, end_lsn=max(checkpoint.end_lsn, slot_position))
+
+
 def warn_of_gap(end_lsn: Lsn, slot_position: Lsn) -> None:
     log.warning("there is a gap: the output ends at %s, the slot continues at %s", end_lsn, slot_position)
 
@@ -124,7 +139,7 @@ def _check_identity(ours: StreamSource, theirs: StreamSource) -> None:
     if not ours.slot:
         message = "could not continue from the checkpoint: it belongs to a snapshot without a slot"
         raise PgcdcError(ErrorKind.SOURCE_CHANGED, message, hint=_NO_SLOT)
-    check_system(ours, theirs.system_id)
+    check_system(ours, theirs.system_id, hint=_UPGRADED)
     if ours.database != theirs.database:
         raise changed("database", ours.database, theirs.database, hint=_RENAMED)
     if ours.slot != theirs.slot:

@@ -21,7 +21,7 @@ from pgcdc_cli.replication.commands import check_slot_name
 from pgcdc_cli.replication.connection import ReplicationConnection, SystemIdentity
 from pgcdc_cli.sinks.sink import Sink
 from pgcdc_cli.stream.settings import Signals, StreamSettings
-from pgcdc_cli.stream.source_checks import check_begun, check_slot, check_source, warn_of_gap
+from pgcdc_cli.stream.source_checks import after_upgrade, check_begun, check_slot, check_source, warn_of_gap
 
 log = logging.getLogger("pgcdc")
 
@@ -33,6 +33,10 @@ _LOST_WITH_SLOT = "the changes since then are lost with it: --create-slot --acce
 # Without a checkpoint the next run can't notice a gap.
 _LOST_UNCHECKED = "changes in between are lost: start it again to continue without them"
 _LOST_UNCHECKED_WITH_SLOT = "the changes since then are lost with it: --create-slot continues without them"
+_NOT_MIGRATED = (
+    "pg_upgrade migrates slots from PostgreSQL 17 on only: if nobody has written since, add --create-slot"
+)
+_UPGRADED = "system identifier %s was upgraded to %s: the stream goes on at %s"
 _SLOT_IN_USE = "leave out --create-slot: there is a checkpoint, and a slot to go on with"
 _NO_SNAPSHOT = (
     "read the rows while it streams, with --resnapshot '*.*' in place of --snapshot; or drop it, and the"
@@ -168,6 +172,8 @@ class RunStart:
                 self._check_server_without_slot(source, connection, log_end)
                 known = self._sink.checkpoint is not None
                 error.hint = _LOST_WITH_SLOT if known else _LOST_UNCHECKED_WITH_SLOT
+                if self._is_upgraded(source):
+                    error.hint = _NOT_MIGRATED
             raise
 
     def _check_server_without_slot(
@@ -210,7 +216,8 @@ class RunStart:
         if done and not exists:
             # A slot that is left on a server that is then refused would retain its WAL.
             self._check_server_without_slot(source, connection, log_end)
-        if done and not (exists or self._accepts_gap):
+        accepted = self._cuts_nothing and (self._settings.accept_gap or self._is_upgraded(source))
+        if done and not (exists or accepted):
             message = f'could not continue from {done}: slot "{name}" is gone'
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint
             raise PgcdcError(ErrorKind.SLOT_MISSING, message, hint=hint)
@@ -227,9 +234,15 @@ class RunStart:
         self._created = True
 
     @property
-    def _accepts_gap(self) -> bool:
-        """Whether a gap is accepted that makes no other one, by cutting off what is in the output."""
-        return self._settings.accept_gap and self._sink.gap_remedy is None
+    def _cuts_nothing(self) -> bool:
+        """Whether a gap can be accepted: it makes no other one, by cutting off what is in the output."""
+        return self._sink.gap_remedy is None
+
+    def _is_upgraded(self, source: StreamSource) -> bool:
+        """Whether this is another server than the checkpoint's, and is to be taken for it."""
+        checkpoint = self._sink.checkpoint
+        moved = checkpoint is not None and checkpoint.source.system_id != source.system_id
+        return moved and self._settings.accept_upgrade and bool(self._output_end)
 
     def _check_publications(self, *, for_slot: bool) -> None:
         if self._format.decodes:
@@ -274,11 +287,15 @@ class RunStart:
             if settings.accept_database:
                 # Its slot, which is this database's, is found by its position to have all changes since.
                 checkpoint = replace(checkpoint, source=replace(checkpoint.source, database=source.database))
+            if self._is_upgraded(source):
+                if position:
+                    log.warning(_UPGRADED, checkpoint.source.system_id, source.system_id, position)
+                checkpoint = after_upgrade(checkpoint, source, position if self._cuts_nothing else Lsn(0))
             return check_source(
                 checkpoint,
                 source,
                 slot_position=Lsn(0) if self.needs_snapshot else position,
-                accept_gap=self._accepts_gap,
+                accept_gap=settings.accept_gap and self._cuts_nothing,
                 accept_publications=settings.accept_publications,
                 history=lambda: connection.timeline_history(source.timeline),
             )

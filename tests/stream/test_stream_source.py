@@ -25,6 +25,7 @@ from stream_runs import (
 )
 from warm_process import run_warm
 
+UPGRADED = "if it was upgraded (pg_upgrade), and all was read before: --accept-upgrade"
 OTHER_PLACE = "use another directory, or connect to the source that the checkpoint names"
 ACCEPT_GAP = "changes in between are lost: --accept-gap continues without them"
 OTHER_VERSION = "it is intact: continue with the pgcdc that wrote it, or a newer one"
@@ -67,7 +68,8 @@ def test_a_checkpoint_of_another_server(source, written, own_server):
         ours, theirs = (one.execute(query).fetchone()[0] for one in (source, there))
     refused(
         stream(server.uri(), slot, "-D", str(out), *NOW), 13,
-        f"continue from the checkpoint: it belongs to system identifier {ours}, not {theirs}", OTHER_PLACE,
+        f"continue from the checkpoint: it belongs to system identifier {ours}, not {theirs}",
+        f"{UPGRADED}; otherwise {OTHER_PLACE}",
     )  # fmt: skip
     shown = status(server.uri(), out)
     assert shown.returncode == 13
@@ -77,6 +79,13 @@ def test_a_checkpoint_of_another_server(source, written, own_server):
         accept = ("--create-slot", "--accept-gap")
         assert stream(server.uri(), slot, "-D", str(out), *NOW, *accept).returncode == 13
         assert there.execute("SELECT FROM pg_replication_slots").rowcount == 0
+    # Nor is that one an upgrade of ours: it would have gone on behind our WAL.
+    for _ in range(3):
+        source.execute("SELECT pg_logical_emit_message(false, '', ''), pg_switch_wal()")
+    assert delivers(source.uri, slot, out) == [1, 2]
+    make_slot(server.uri("template1"), slot)
+    run = stream(server.uri("template1"), slot, "-D", str(out), *NOW, "--accept-upgrade", "--accept-database")
+    assert (run.returncode, "the server's WAL ends before that" in run.stderr) == (13, True)
     assert delivers(source.uri, slot, out) == [1, 2]
 
 
