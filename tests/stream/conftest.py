@@ -21,6 +21,13 @@ def server15() -> Iterator[DebianServer]:
     server.stop()
 
 
+@pytest.fixture
+def database15(server15) -> Iterator[Database]:
+    database = Database(server15)
+    yield database
+    database.drop()
+
+
 @pytest.fixture(params=[15, 16, 17, 18], ids=lambda version: f"pg{version}")
 def any_database(request, servers) -> Iterator[Database]:
     """A database of each major version of the server: tests that use it run against all of them."""

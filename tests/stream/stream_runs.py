@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -32,6 +32,16 @@ CREATE PUBLICATION pub FOR TABLE t;
 """
 
 NOW = ("--endpos", "now")
+
+FORMATS = {
+    "jsonl": ("--compression", "zstd"),
+    "arrow": ("--format", "arrow"),
+    "debezium": (
+        *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "decimal.handling.mode=string"),
+        *("-c", "skipped.operations=none"),
+        *("-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"),
+    ),
+}
 
 
 def stream(uri: str, slot: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -135,9 +145,9 @@ def in_directory(path: Path) -> list[int]:
 class Load(threading.Thread):
     """A short mixed load: multi-row transactions, key changes, unchanged TOAST, rollbacks to savepoints."""
 
-    def __init__(self, uri: str, seed: int) -> None:
+    def __init__(self, uri: str, seed: int, pause: float = 0.02) -> None:
         super().__init__(daemon=True)
-        self._uri = uri
+        self._uri, self._pause = uri, pause
         self._random = random.Random(seed)
         self._ended = threading.Event()
         self.transactions = 0
@@ -145,10 +155,11 @@ class Load(threading.Thread):
     def run(self) -> None:
         with psycopg.connect(self._uri, autocommit=True) as connection:
             while not self._ended.is_set():
-                with connection.transaction(force_rollback=self._random.random() < 0.1):
-                    self._transaction(connection)
-                self.transactions += 1
-                self._ended.wait(0.02)
+                with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
+                    with connection.transaction(force_rollback=self._random.random() < 0.1):
+                        self._transaction(connection)
+                    self.transactions += 1
+                self._ended.wait(self._pause)
 
     def stop(self) -> None:
         self._ended.set()
@@ -184,6 +195,12 @@ def delivers(uri: str, slot: str, out: Path, *arguments: str) -> list[int]:
     run = stream(uri, slot, "-D", str(out), *NOW, *arguments)
     assert run.returncode == 0, run.stderr
     return in_directory(out)
+
+
+def checkpoint(out: Path) -> dict:
+    """The checkpoint of a directory; without one, only `end_lsn`, which is None."""
+    path = out / "checkpoint.json"
+    return json.loads(path.read_bytes()) if path.exists() else {"end_lsn": None}
 
 
 def files(folder: Path) -> dict[Path, bytes]:

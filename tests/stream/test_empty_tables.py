@@ -10,10 +10,9 @@ import pytest
 from processes import PGCDC, stream_command
 from segments import contents, manifest
 from servers import new_slot_name
-from stream_runs import NOW, stream
+from stream_runs import FORMATS, NOW, checkpoint, stream
 from test_snapshot_command import DEBEZIUM, run
 from test_snapshot_resume import INITIAL, OFTEN, killed, operations
-from test_stream_snapshot import FORMATS, checkpoint
 
 from pgcdc_cli.lsn import Lsn
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from processes import stream_command, wait_until
 from segments import manifest
-from stream_runs import NOW, in_directory, insert, stream
-from test_stream_snapshot import checkpoint
+from stream_runs import NOW, checkpoint, in_directory, insert, stream
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "delivery.md"
 AWS = """#!/bin/sh

@@ -16,9 +16,9 @@ from row_changes import COLUMNS, folded_rows, row_changes, source_rows
 from segments import contents, manifest
 from servers import new_slot_name
 from sink_tools import make_table
-from stream_runs import NOW, Load, refused, stream
+from stream_runs import FORMATS, NOW, Load, checkpoint, refused, stream
 from stream_runs import TABLES as LOADED
-from test_stream_snapshot import FORMATS, KILLED, checkpoint, killed_at, slots_of
+from test_stream_snapshot import KILLED, killed_at, slots_of
 from warm_process import run_warm
 
 from pgcdc_cli.changes.selection import TableStarts

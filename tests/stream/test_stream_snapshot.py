@@ -19,7 +19,20 @@ from row_changes import COLUMNS, folded_rows, row_changes, source_rows
 from segments import contents, manifest
 from servers import Database, new_slot_name
 from standbys import replayed
-from stream_runs import NOW, SMALL, TABLES, Load, in_directory, insert, numbers, refused, repeating, stream
+from stream_runs import (
+    FORMATS,
+    NOW,
+    SMALL,
+    TABLES,
+    Load,
+    checkpoint,
+    in_directory,
+    insert,
+    numbers,
+    refused,
+    repeating,
+    stream,
+)
 from warm_process import run_warm
 
 from pgcdc_cli.cli.running import ProgressLine
@@ -28,15 +41,6 @@ from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.stream.settings import RunTotals
 
 INITIAL = ("--snapshot", "initial")
-FORMATS = {
-    "jsonl": ("--compression", "zstd"),
-    "arrow": ("--format", "arrow"),
-    "debezium": (
-        *("--format", "debezium", "-c", "topic.prefix=shop", "-c", "decimal.handling.mode=string"),
-        *("-c", "skipped.operations=none"),
-        *("-c", "key.converter.schemas.enable=false", "-c", "value.converter.schemas.enable=false"),
-    ),
-}
 
 
 @pytest.fixture
@@ -68,11 +72,6 @@ def test_snapshot_and_stream_are_the_source_under_load(any_database, tmp_path, s
         assert folded_rows(tmp_path / "out", table) == source_rows(any_database, table)
 
 
-def checkpoint(out: Path) -> dict:
-    path = out / "checkpoint.json"
-    return json.loads(path.read_bytes()) if path.exists() else {"end_lsn": None}
-
-
 def settled(out: Path) -> bool:
     """Whether the stream has begun."""
     return checkpoint(out)["end_lsn"] not in {None, "0/0"}
@@ -83,10 +82,6 @@ def filled(source):
     """A database whose table t takes a moment to read."""
     insert(source, 1, 60000)
     return source
-
-
-def rows(out: Path) -> list[int]:
-    return numbers("".join(line.decode() + "\n" for line in contents(out)["public.t"]))
 
 
 def slots_of(database) -> list[str]:
@@ -171,7 +166,7 @@ def test_a_run_killed_at_any_step_begins_anew_and_doubles_nothing(filled, tmp_pa
     insert(filled, 60001, 60002)
     ended = stream(filled.uri, slot, "-D", str(out), *INITIAL, *NOW)
     assert ended.returncode == 0, ended.stderr
-    assert rows(out) == list(range(1, 60003))
+    assert in_directory(out) == list(range(1, 60003))
     assert slots_of(filled) == [slot]
     assert not list(out.rglob("*.partial"))
     assert "creating" not in checkpoint(out)
@@ -209,7 +204,7 @@ def test_a_slot_that_is_there_already_is_refused(filled, tmp_path, slot):
     insert(filled, 60001, 60002)
     again = stream(filled.uri, slot, "-D", str(out), "--resnapshot", "*.*", *NOW)
     assert (again.returncode, again.stderr) == (0, "")
-    assert sorted(set(rows(out))) == list(range(1, 60003))
+    assert sorted(set(in_directory(out))) == list(range(1, 60003))
 
 
 @pytest.mark.parametrize("name", ["Two words", "a" * 64])
@@ -221,7 +216,7 @@ def test_a_slot_s_name_is_looked_at_before_rows_are_read(filled, tmp_path, name)
         run = stream(filled.uri, name, "-D", str(out), *how, *NOW)
         refused(run, 2, f'create slot "{name}": that is not a valid name for a slot', hint)
     assert stream(filled.uri, "fit_" + filled.name, "-D", str(out), *INITIAL, *NOW).returncode == 0
-    assert rows(out) == list(range(1, 60001))
+    assert in_directory(out) == list(range(1, 60001))
 
 
 def test_status_says_how_far_a_snapshot_is(filled, tmp_path, slot):
@@ -292,7 +287,7 @@ def test_all_is_done_on_one_of_several_servers(filled, servers, tmp_path, slot):
     hosts = f"/nowhere,{servers[18].socket_directory}"
     uri = f"host={hosts} dbname={filled.name} user=postgres"
     run = stream(uri, slot, "-D", str(tmp_path / "out"), *INITIAL, *NOW)
-    assert (run.returncode, len(rows(tmp_path / "out"))) == (0, 60000), run.stderr
+    assert (run.returncode, len(in_directory(tmp_path / "out"))) == (0, 60000), run.stderr
 
 
 @pytest.fixture
@@ -377,9 +372,9 @@ def test_only_ends_with_the_rows_and_leaves_the_slot(filled, tmp_path, slot):
     assert only.returncode == 0, only.stderr
     insert(filled, 60001, 60001)
     assert stream(filled.uri, slot, "-D", str(out), "--snapshot", "only").returncode == 0
-    assert rows(out) == list(range(1, 60001))
+    assert in_directory(out) == list(range(1, 60001))
     assert stream(filled.uri, slot, "-D", str(out), *NOW).returncode == 0
-    assert rows(out) == list(range(1, 60002))
+    assert in_directory(out) == list(range(1, 60002))
 
 
 def test_one_signal_ends_the_wait_for_rows(source, proxy18, tmp_path, slot):
@@ -414,7 +409,7 @@ def test_rows_that_come_slowly_do_not_outlast_the_time_given(source, proxy18, tm
     assert (ended.returncode, in_directory(tmp_path / "out")) == (status, []), ended.stderr
     assert ("time is up" in ended.stderr) == (status == 12)
     assert stream(source.uri, slot, *out, *NOW).returncode == 0
-    assert rows(tmp_path / "out") == list(range(1, 401))
+    assert in_directory(tmp_path / "out") == list(range(1, 401))
 
 
 def test_progress_says_how_much_of_a_snapshot_came(capsys, monkeypatch):
