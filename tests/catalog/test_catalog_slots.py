@@ -13,12 +13,6 @@ from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
 
 
-@pytest.fixture
-def catalog(database):
-    with Catalog(database.uri) as catalog:
-        yield catalog
-
-
 def test_a_slot_is_shown_as_the_server_has_it(database, catalog):
     name = database.create_slot()
     slot = catalog.slot(name)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.changes.table import ReplicaIdentity, TableFacts, TableSchema
 from pgcdc_cli.errors import PgcdcError
 from pgcdc_cli.frames import XLOGDATA_HEADER
@@ -14,12 +13,6 @@ from pgcdc_cli.pgoutput.decode import decode
 from pgcdc_cli.pgoutput.messages import Relation, RelationColumn
 from pgcdc_cli.replication.connection import ReplicationConnection
 from pgcdc_cli.types.pg_type import PgType
-
-
-@pytest.fixture
-def catalog(database):
-    with Catalog(database.uri) as catalog:
-        yield catalog
 
 
 def relations(database, *statements, publication="FOR ALL TABLES") -> list[Relation]:
