@@ -8,16 +8,9 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sink_tools import SOURCE
+from sink_tools import SOURCE, error_of
 
-from pgcdc_cli.changes.edge import (
-    LastCommit,
-    LastEdge,
-    Prepared,
-    ResnapshotStage,
-    TableRead,
-    TableResnapshot,
-)
+from pgcdc_cli.changes.edge import LastCommit, LastEdge, Prepared, ResnapshotStage, TableRead, TableResnapshot
 from pgcdc_cli.directory import manifest
 from pgcdc_cli.directory.checkpoint import (
     Checkpoint,
@@ -26,6 +19,7 @@ from pgcdc_cli.directory.checkpoint import (
     PendingRotation,
     StreamSource,
     allow_mending,
+    check_options,
     decode,
     encode,
     read_checkpoint,
@@ -323,3 +317,27 @@ def test_invalid_text_may_be_mended_from_now_on_unless_a_spool_has_text_as_it_ca
     after = allow_mending(before, {"format": "other", "invalid_text": "replace"}, "stop")
     wanted = {"format": "jsonl"} if prepared else {"format": "jsonl", "invalid_text": "replace"}
     assert after == replace(before, options=wanted)
+
+
+def test_what_differs_in_many_or_long_options_is_named():
+    tables = [f"public.table{number}" for number in range(50)]
+    old = {"connector": "a1", "connector.tables": ",".join(tables), "connector.prefix": "shop"}
+
+    def reason(**changes: str) -> str:
+        return error_of(lambda: check_options("c", {**old, **changes}, old)).message.partition(": ")[2]
+
+    assert reason(connector="b2", **{"connector.prefix": "x"}) == "its connector.prefix is shop, not x"
+    assert reason(connector="b2") == "its connector is a1, not b2"
+    more = ",".join([*tables[:30], "public.orders", *tables[30:]])
+    assert reason(connector="b2", **{"connector.tables": more}) == (
+        "its connector.tables is ...table28,public.table29,public.table30,public.table31,public....,"
+        " not ...table28,public.table29,public.orders,public.table30,public.t..."
+    )
+    # A list of tables may change; it is not what is refused.
+    others = {"connector.table.include.list": "public.a", "connector.topic.prefix": "x"}
+    assert reason(connector="b2", **others) == "its connector.topic.prefix is not set, and now it is x"
+    # The same in other words, and a directory of an older version.
+    check_options("c", {**old, "connector.flag": "TRUE"}, {**old, "connector.flag": "true"})
+    check_options("c", old, {"connector": "a1"})
+    error = error_of(lambda: check_options("c", {**old, "connector": "b2"}, {"connector": "a1"}))
+    assert "its connector is a1, not b2" in error.message

@@ -141,6 +141,9 @@ def transactions(*rows: str | tuple[str, ...], start: int = START) -> list[Tx]:
     return made
 
 
+TXS = transactions("ab", "a", "b", "ac", "b", "a")
+
+
 @dataclass
 class Feed:
     """Makes slices of transactions, as a stream would."""
@@ -308,12 +311,20 @@ def make_directory(
 
 
 def started(
-    path: Path, encoding: Any = None, clock: Clock | None = None, **settings: Any
+    path: Path, encoding: Any = None, clock: Clock | None = None, disk: Disk | None = None, **settings: Any
 ) -> CheckpointedSink:
     """Open a sink for a new directory."""
-    sink = make_directory(str(path), encoding or Lines(), None, clock, **settings)
+    sink = make_directory(str(path), encoding or Lines(), disk, clock, **settings)
     sink.open()
     sink.start(SOURCE, START, sink.checkpoint)
+    return sink
+
+
+def written(path: Path, *txs: Tx) -> CheckpointedSink:
+    """A sink for a new directory, in which these transactions are durable."""
+    sink = started(path)
+    sink.write(Feed(Lines()).whole(*txs))
+    sink.flush()
     return sink
 
 

@@ -15,6 +15,7 @@ from sink_tools import (
     check_complete,
     killed,
     make_directory,
+    started,
     transactions,
 )
 
@@ -165,14 +166,17 @@ def test_a_power_cut_at_any_call(checkpoints):
         second_run("/data/d", disk, confirmed, checkpoints)
 
 
+def spooled(sink, xid, gid):
+    """A prepared transaction whose spool is finished."""
+    file = sink.new_spools().create(xid, START)
+    file.append(chunk("content"))
+    return Prepared(xid, gid, START, *file.finish())
+
+
 @pytest.mark.parametrize("harm", ["remove", "cut", "change"])
 def test_a_damaged_spool_is_refused(tmp_path, harm):
-    sink = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
-    sink.open()
-    sink.start(SOURCE, START)
-    file = sink.new_spools().create(7, START)
-    file.append(chunk("content"))
-    sink.write(EncodedSlice((), Edge(START, prepared=(Prepared(7, "g", START, *file.finish()),))))
+    sink = started(tmp_path / "d", clock=Clock(), **SETTINGS)
+    sink.write(EncodedSlice((), Edge(START, prepared=(spooled(sink, 7, "g"),))))
     sink.close()
     (path,) = (tmp_path / "d" / "_spool").iterdir()
     data = path.read_bytes()
@@ -186,18 +190,9 @@ def test_a_damaged_spool_is_refused(tmp_path, harm):
     assert error.value.kind is ErrorKind.CHECKPOINT
 
 
-def spooled(sink, xid, gid):
-    """A prepared transaction whose spool is finished."""
-    file = sink.new_spools().create(xid, START)
-    file.append(chunk("content"))
-    return Prepared(xid, gid, START, *file.finish())
-
-
 def test_a_spool_goes_with_the_first_checkpoint_that_does_not_name_it(tmp_path):
     """Otherwise those of a long run would fill the disk, or reach the limit."""
-    sink = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
-    sink.open()
-    sink.start(SOURCE, START)
+    sink = started(tmp_path / "d", clock=Clock(), **SETTINGS)
     prepared = spooled(sink, 7, "g")
     path = tmp_path / "d" / prepared.path
     for known in ((prepared,), ()):
@@ -210,9 +205,7 @@ def test_a_spool_goes_with_the_first_checkpoint_that_does_not_name_it(tmp_path):
 
 def test_spools_that_the_checkpoint_does_not_name_are_removed_once_the_source_is_known(tmp_path):
     """Beside an older copy of the checkpoint, they may be of transactions that don't come again."""
-    sink = make_directory(str(tmp_path / "d"), Lines(), None, Clock(), **SETTINGS)
-    sink.open()
-    sink.start(SOURCE, START)
+    sink = started(tmp_path / "d", clock=Clock(), **SETTINGS)
     prepared = spooled(sink, 7, "g")
     sink.write(EncodedSlice((), Edge(START, prepared=(prepared,))))
     sink.flush()
