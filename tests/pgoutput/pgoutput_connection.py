@@ -1,6 +1,7 @@
-"""The decoder for one connection's messages."""
+"""The decoder for one connection's messages, and what it gives out."""
 
-from pgoutput_reference import describe
+from pgoutput_orders import frames_of
+from pgoutput_reference import describe, flat
 
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput.assemble import Assembler
@@ -19,3 +20,26 @@ def connection(spools, *, skip_before=0, until=None, transactions=None, known=()
     decoder = PgoutputDecoder(assembler, spools, given_policy)
     decoder.warnings, decoder.batch = warnings, batch
     return decoder
+
+
+def after_restart(spools, part, *, skip_before, **policy):
+    """A new connection, in a folder with what is prepared at the edge of this slice."""
+    spools.clear(part.edge.prepared)
+    return connection(spools, skip_before=skip_before, known=part.edge.prepared, **policy)
+
+
+def taken(streams, *messages):
+    return list(streams.slices(frames_of(*messages)))
+
+
+def values(slices):
+    """The new rows, in stream order."""
+    return [event[3] for event in flat(slices).events if event[0] in {"I", "U"}]
+
+
+def edges(slices):
+    return [part.edge.end_lsn for part in slices if part.edge is not None]
+
+
+def boundaries(slices):
+    return [boundary for part in slices for some in part.boundaries for boundary in some]

@@ -1,9 +1,10 @@
-"""Two small tables and one transaction, for tests that build their messages by hand."""
+"""Two small tables and transactions, for tests that build their messages by hand."""
 
 from pgoutput_encoder import frame
+from pgoutput_pieces import GID
 
 from pgcdc_cli.changes.table import ReplicaIdentity
-from pgcdc_cli.frames import Frames
+from pgcdc_cli.frames import XLOGDATA_HEADER, Frames
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.pgoutput import messages as m
 from pgcdc_cli.pgoutput.assemble import Assembler
@@ -15,7 +16,9 @@ COLUMNS = (m.RelationColumn("id", 20, -1, True), m.RelationColumn("doc", 25, -1,
 ORDERS = m.Relation(16385, "public", "orders", ReplicaIdentity.DEFAULT, COLUMNS)
 NARROW = m.Relation(16385, "public", "orders", ReplicaIdentity.DEFAULT, COLUMNS[:1])
 PARTS = m.Relation(16386, "public", "parts", ReplicaIdentity.FULL, COLUMNS)
-BEGIN, COMMIT = m.Begin(Lsn(1000), TIME, 7), m.Commit(Lsn(1000), Lsn(1010), TIME)
+XID = 7
+END = (Lsn(1000), Lsn(1010), TIME)
+BEGIN, COMMIT = m.Begin(Lsn(1000), TIME, XID), m.Commit(*END)
 
 
 def full(*values):
@@ -26,8 +29,32 @@ def insert(*values, oid=16385):
     return m.Insert(oid, full(*values))
 
 
+def whole(lsns, *messages, xid=8):
+    """A transaction that comes whole; `lsns` are those of its commit and of its end."""
+    commit, end = map(Lsn, lsns)
+    return m.Begin(commit, TIME, xid), *messages, m.Commit(commit, end, TIME)
+
+
+def in_stream(message, xid=XID):
+    """A message inside of a block, with an xid after its tag."""
+    data = frame(message)[XLOGDATA_HEADER:]
+    return data[:1] + xid.to_bytes(4) + data[1:]
+
+
+def block(*messages, first=True, xid=XID):
+    return [m.StreamStart(xid, first), *messages, m.StreamStop()]
+
+
 def frames_of(*messages, lsn=500):
     return Frames.of([frame(message, lsn + number) for number, message in enumerate(messages)])
+
+
+PREPARE = (Lsn(990), Lsn(995), TIME, XID, GID)
+ROWS = (ORDERS, insert(b"1", b"a"))
+PREPARED = (m.BeginPrepare(*PREPARE), *ROWS, m.Prepare(*PREPARE))
+COMMITTED = m.CommitPrepared(*END, XID, GID)
+ROLLED_BACK = m.RollbackPrepared(Lsn(995), Lsn(1010), TIME, TIME, XID, GID)
+"""A prepared transaction, and its end."""
 
 
 class FrameAssembler(Assembler):
