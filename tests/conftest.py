@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -210,3 +211,20 @@ def own_server() -> Iterator[StartOwnServer]:
     yield start
     for server in started:
         remove(server)
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A function that mounts a file system of a size, such as `1m`."""
+    place = tmp_path / "mounted"
+
+    def mount(size: str) -> Path:
+        place.mkdir()
+        line = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
+        if (mounted := subprocess.run(line, capture_output=True, text=True, check=False)).returncode:
+            pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+        return place
+
+    yield mount
+    if place.is_mount():
+        subprocess.run(["umount", place], check=True)

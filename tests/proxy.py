@@ -20,6 +20,8 @@ class Proxy:
         self._counting = threading.Lock()
         self._once = False
         self._delay = 0.0
+        self._change = (b"", b"")
+        self._refusals = 0
         self.cuts = 0
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -86,6 +88,14 @@ class Proxy:
         """Close all connections after `size` more bytes from the server; later ones, too, unless `once`."""
         self._budget, self._once = size, once
 
+    def replace(self, before: bytes, after: bytes) -> None:
+        """Replace bytes in what the server sends."""
+        self._change = (before, after)
+
+    def refuse(self, connections: int) -> None:
+        """Close the next connections at once."""
+        self._refusals = connections
+
     def close(self) -> None:
         self.resume()
         with contextlib.suppress(OSError):
@@ -103,6 +113,10 @@ class Proxy:
                 client = self._listener.accept()[0]
             except OSError:
                 return
+            if self._refusals:
+                self._refusals -= 1
+                client.close()
+                continue
             by_port = isinstance(self._target, int)
             upstream = socket.socket(socket.AF_INET if by_port else socket.AF_UNIX)
             try:
@@ -142,6 +156,7 @@ class Proxy:
 
     def _allowed(self, data: bytes) -> tuple[bytes, bool]:
         """Return what may still pass of this, and whether the connections are to be cut behind it."""
+        data = data.replace(*self._change)
         with self._counting:
             if self._budget is None:
                 return data, False

@@ -58,17 +58,8 @@ def test_held_rows_are_bounded_over_all_tables(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A real file system of one megabyte."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("no file system can be mounted here: " + mounted.stderr.decode().strip())
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+def small_disk(mount):
+    return mount("1m")
 
 
 def test_a_full_disk_is_exit_9_and_with_room_again_nothing_is_lost(small_disk):
