@@ -1,6 +1,6 @@
 """Sinks for one file, fed with transactions, for the tests of `file_sink.py`."""
 
-from sink_tools import SOURCE, START, Clock, Feed, Framed, Lines, transactions
+from sink_tools import SOURCE, START, Clock, Feed, Framed, Lines, Tx, transactions
 
 from pgcdc_cli.directory.disk import Disk
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
@@ -26,10 +26,18 @@ def make_sink(path, disk: Disk | None = None, clock: Clock | None = None) -> Che
     return file_sink(str(path), Plain(), settings, disk, clock)
 
 
-def started(path) -> CheckpointedSink:
+def opened(path) -> CheckpointedSink:
     sink = make_sink(path)
     sink.open()
+    return sink
+
+
+def started(path, *txs: Tx) -> CheckpointedSink:
+    """A sink that has written these transactions."""
+    sink = opened(path)
     sink.start(SOURCE, START, sink.checkpoint)
+    if txs:
+        sink.write(feed().whole(*txs))
     return sink
 
 
