@@ -80,3 +80,9 @@ def stream(shop, pgcdc):
         return ran.out
 
     return run
+
+
+@pytest.fixture
+def lines(stream):
+    """The slot's changes as JSON lines."""
+    return stream("-f", "-", "--format", "jsonl")

@@ -1,4 +1,9 @@
-"""A shop and a slot with every kind of change, and `pgcdc show` of what was written."""
+"""A shop and a slot with every kind of change, and `pgcdc show` of what was written, also on a terminal."""
+
+import os
+import subprocess
+
+from processes import PGCDC
 
 TABLES = """
 CREATE TABLE orders (
@@ -44,3 +49,30 @@ def show(pgcdc, *arguments, **settings):
     ran = pgcdc("show", *arguments, **settings)
     assert (ran.status, ran.err) == (0, "")
     return ran.out
+
+
+def capture(shop, path, version="1", **options):
+    """Write a file as pg_recvlogical would."""
+    options = {"proto_version": version, "publication_names": "p", **options}
+    given = [part for option in options.items() for part in option]
+    query = "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, VARIADIC %s)"
+    rows = shop.execute(query, (shop.slot, given))
+    path.write_bytes(b"".join(bytes(data) + b"\n" for (data,) in rows))
+
+
+def on_a_terminal(arguments, cwd, *, program=PGCDC, **env):
+    """Run pgcdc with a terminal as standard output; return what reached it."""
+    controller, terminal = os.openpty()
+    given = {**os.environ, "NO_COLOR": None, "TERM": "xterm", "PAGER": "", **env}
+    env = {name: value for name, value in given.items() if value is not None}
+    process = subprocess.Popen([*program, *arguments], stdout=terminal, cwd=cwd, env=env)
+    os.close(terminal)
+    output = b""
+    try:
+        while chunk := os.read(controller, 65536):
+            output += chunk
+    except OSError:
+        pass  # EIO: the other end is closed
+    os.close(controller)
+    assert process.wait(60) == 0
+    return output.decode()
