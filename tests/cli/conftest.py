@@ -2,8 +2,10 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from processes import PGCDC, stream_command
@@ -86,3 +88,11 @@ def stream(shop, pgcdc):
 def lines(stream):
     """The slot's changes as JSON lines."""
     return stream("-f", "-", "--format", "jsonl")
+
+
+@pytest.fixture(scope="session")
+def link(tmp_path_factory) -> Path:
+    """pgcdc under the name of pg_recvlogical."""
+    link = tmp_path_factory.mktemp("bin") / "pg_recvlogical"
+    link.symlink_to(Path(sys.executable).with_name("pgcdc"))
+    return link

@@ -5,35 +5,22 @@ import re
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from debian_server import DebianServer
 from processes import wait_until
+from recvlogical_programs import BOTH, run_program
 from servers import Database, new_slot_name
-from warm_process import run_warm
 
-TRY_HELP = 'pg_recvlogical: hint: Try "pg_recvlogical --help" for more information.\n'
 MARK = re.compile(rb"mark(\d+);")
+
 MARKS = "INSERT INTO t SELECT g, 'mark' || g || ';' FROM generate_series(%s::int, %s::int) g"
 
 VERSIONS = pytest.mark.parametrize("version", [15, 16, 17, 18])
-BOTH = pytest.mark.parametrize("whose", ["ours", "theirs"])
-
-
-def run_program(program: Path, *arguments: object, text: bool = True) -> subprocess.CompletedProcess[Any]:
-    """Run PostgreSQL's program, or ours, without standard input."""
-    line = [str(program), *map(str, arguments)]
-    if program.resolve().name == "pgcdc":
-        return run_warm(line, timeout=60, text=text)
-    return subprocess.run(
-        line, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60, text=text
-    )
 
 
 @dataclass(frozen=True)
@@ -58,12 +45,18 @@ class Node:
         self.succeed("-S", slot, "--create-slot", "-P", self.plugin, *arguments)
         return slot
 
-    def fetched(self, slot: str, *arguments: object, whose: str = "ours") -> bytes:
-        """Stream what there is to standard output, and return it."""
-        end = self.end()
-        return self.succeed(
-            "-S", slot, "--start", *self.options, "-E", end, "-n", "-f", "-", *arguments, whose=whose
-        )
+    def stream(
+        self, slot: str, *arguments: object, whose: str = "ours"
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Stream to standard output, without a loop."""
+        start = ("-S", slot, "--start", *self.options, "-n", "-f", "-")
+        return self.run(*start, *arguments, whose=whose)
+
+    def fetched(self, slot: str, *arguments: object, whose: str = "ours", end: str = "") -> bytes:
+        """Stream what there is, or up to an end position, and return it."""
+        ran = self.stream(slot, "-E", end or self.end(), *arguments, whose=whose)
+        assert (ran.returncode, ran.stderr) == (0, b"")
+        return ran.stdout
 
     def insert(self, first: int, last: int) -> None:
         self.database.execute(MARKS, (first, last))
@@ -96,14 +89,6 @@ def marks_in(path: Path) -> list[int]:
     return marks(path.read_bytes()) if path.exists() else []
 
 
-@pytest.fixture(scope="session")
-def link(tmp_path_factory) -> Path:
-    """pgcdc under the name of pg_recvlogical."""
-    link = tmp_path_factory.mktemp("bin") / "pg_recvlogical"
-    link.symlink_to(Path(sys.executable).with_name("pgcdc"))
-    return link
-
-
 @pytest.fixture(scope="module")
 def debian():
     if reason := DebianServer.missing():
@@ -126,70 +111,6 @@ def node(version, servers, link, request) -> Iterator[Node]:
     database.drop()
 
 
-REFUSED = {
-    "no slot": ([], "no slot specified"),
-    "no database": (["-S", "s"], "no database specified"),
-    "no action": (["-S", "s", "-d", "d"], "at least one action needs to be specified"),
-    "no file": (["-S", "s", "-d", "d", "--start"], "no target file specified"),
-    "drop and start": (
-        ["-S", "s", "-d", "d", "--drop-slot", "--start", "-f", "-"],
-        "cannot use --create-slot or --start together with --drop-slot",
-    ),
-    "startpos and create": (
-        ["-S", "s", "-d", "d", "--create-slot", "-I", "0/1"],
-        "cannot use --create-slot or --drop-slot together with --startpos",
-    ),
-    "endpos without start": (
-        ["-S", "s", "-d", "d", "--create-slot", "--endpos=0/1"],
-        "--endpos may only be specified with --start",
-    ),
-    "two-phase without create": (
-        ["-S", "s", "-d", "d", "--start", "-f", "-", "-t"],
-        "--enable-two-phase may only be specified with --create-slot",
-    ),
-    "failover without create": (
-        ["-S", "s", "-d", "d", "--start", "-f", "-", "--enable-failover"],
-        "--enable-failover may only be specified with --create-slot",
-    ),
-    "an argument": (["-S", "s", "extra"], 'too many command-line arguments (first is "extra")'),
-}
-
-
-@BOTH
-@pytest.mark.parametrize(("arguments", "reason"), REFUSED.values(), ids=REFUSED)
-def test_what_pg_recvlogical_refuses_is_refused_in_its_words(arguments, reason, whose, link, server18):
-    program = link if whose == "ours" else server18.bin / "pg_recvlogical"
-    ran = run_program(program, *arguments)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == f"pg_recvlogical: error: {reason}\n{TRY_HELP}"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["-F", "soon"], 'invalid value "soon" for option -F/--fsync-interval'),
-        (["-F", "1_0"], 'invalid value "1_0" for option -F/--fsync-interval'),
-        (["-S", "s", "--drop-slot", "-p", "abc"], '-p/--port: "abc" is not a port number (1 to 65535)'),
-        (["-s", "-1"], "-s/--status-interval must be in range 0..2147483"),
-        (["-I", "nowhere"], 'could not parse start position "nowhere"'),
-        (["-E", "0/1x"], 'could not parse end position "0/1x"'),
-        (["--nothing"], "option --nothing not recognized"),
-        (
-            ["--en"],
-            "option '--en' is ambiguous; possibilities: '--enable-two-phase' '--enable-failover' '--endpos'",
-        ),
-        (["--start=1"], "option --start must not have an argument"),
-        (["-S"], "option -S requires argument"),
-        # It is not an abbreviation of --file and --fsync-interval.
-        (["-f"], "option -f requires argument"),
-    ],
-)
-def test_what_cannot_be_read_is_said_with_the_way_to_help(arguments, reason, link):
-    ran = run_program(link, *arguments)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == f"pg_recvlogical: error: {reason}\n{TRY_HELP}"
-
-
 @BOTH
 @pytest.mark.parametrize("version", [18])
 @pytest.mark.parametrize(
@@ -207,46 +128,6 @@ def test_an_option_that_is_empty_is_as_good_as_none(node, whose):
     slot = node.created()
     node.insert(1, 2)
     assert marks(node.fetched(slot, "-h", "", "-p", "", "-U", "", whose=whose)) == [1, 2]
-
-
-@BOTH
-@pytest.mark.parametrize("option", ["--help", "-?", "--version", "-V"])
-def test_help_and_version_are_on_standard_output(option, whose, link, server18):
-    program = link if whose == "ours" else server18.bin / "pg_recvlogical"
-    # Arguments after the first one are ignored.
-    ran = run_program(program, option, "--nothing")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "pg_recvlogical" in ran.stdout
-    assert max(map(len, ran.stdout.splitlines())) <= 95
-
-
-def test_help_may_be_abbreviated(link):
-    ran = run_program(link, "-v", "--hel")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.startswith("Usage: pg_recvlogical")
-
-
-@BOTH
-def test_of_two_that_exclude_each_other_the_last_counts(whose, link, server18, tmp_path):
-    program = link if whose == "ours" else server18.bin / "pg_recvlogical"
-    options = ("-S", "s", "--create-slot", "-W", "--no-password")
-    ran = run_program(program, "-d", "d", "-h", tmp_path, *options)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert re.match("pg_recvlogical: error: (could not connect|connection to server)", ran.stderr)
-
-
-def test_as_a_command_of_pgcdc_it_has_that_name(pgcdc):
-    ran = pgcdc("recvlogical", "--slot", "s")
-    assert (ran.status, ran.out) == (1, "")
-    assert ran.err == (
-        "pgcdc recvlogical: error: no database specified\n"
-        'pgcdc recvlogical: hint: Try "pgcdc recvlogical --help" for more information.\n'
-    )
-
-
-def test_nothing_of_pgcdcs_environment_decides_over_it(pgcdc):
-    ran = pgcdc("recvlogical", "--drop-slot", env={"PGCDC_SLOT": "s", "PGCDC_CREATE_SLOT": "1"})
-    assert (ran.status, ran.err.splitlines()[0]) == (1, "pgcdc recvlogical: error: no slot specified")
 
 
 @VERSIONS
@@ -418,8 +299,7 @@ def test_a_transaction_that_begins_where_the_end_is_stays_there(node, whose):
     node.insert(1, 1)
     end = node.end()
     node.insert(2, 2)
-    read = ["-S", slot, "--start", *node.options, "-n", "-f", "-", "-E", end]
-    assert marks(node.succeed(*read, whose=whose)) == [1]
+    assert marks(node.fetched(slot, whose=whose, end=end)) == [1]
     assert node.slot(slot, "confirmed_flush_lsn") == end
     assert marks(node.fetched(slot)) == [2]
 
@@ -487,8 +367,7 @@ def test_an_option_that_comes_twice_is_passed_on_twice(node, whose):
     """Of two publications only the last would be read, and the other's changes confirmed with it."""
     slot = node.created()
     before = node.slot(slot, "confirmed_flush_lsn")
-    options = (*node.options, "-o", "publication_names=other", "-n", "-f", "-", "-E", node.end())
-    ran = node.run("-S", slot, "--start", *options, whose=whose)
+    ran = node.stream(slot, "-o", "publication_names=other", "-E", node.end(), whose=whose)
     assert (ran.returncode, ran.stdout) == (1, b"")
     assert b"conflicting or redundant options" in ran.stderr
     assert node.slot(slot, "confirmed_flush_lsn") == before
@@ -540,12 +419,10 @@ def test_a_start_position_that_the_server_has_not_written_moves_no_slot(node):
     """Everything before that position would be skipped for good, even changes that are made later."""
     slot = node.created()
     before = node.slot(slot, "confirmed_flush_lsn")
-    ran = node.run("-S", slot, "--start", *node.options, "-n", "-f", "-", "-I", "7FFFFFFF/0", "-E", "0/2")
+    ran = node.stream(slot, "-I", "7FFFFFFF/0", "-E", "0/2")
     assert ran.returncode == 1
-    assert re.match(
-        rb"pg_recvlogical: error: could not start at 7FFFFFFF/0: the server's WAL ends before that, at ",
-        ran.stderr,
-    )
+    reason = b"could not start at 7FFFFFFF/0: the server's WAL ends before that, at "
+    assert ran.stderr.startswith(b"pg_recvlogical: error: " + reason)
     assert node.slot(slot, "confirmed_flush_lsn") == before
 
 
@@ -561,12 +438,7 @@ def test_a_start_position_beyond_the_end_moves_no_slot(node, whose):
     begin = node.end()
     node.insert(3, 3)
     node.insert(4, 4)
-    assert (
-        node.succeed(
-            "-S", slot, "--start", *node.options, "-n", "-f", "-", "-I", begin, "-E", end, whose=whose
-        )
-        == b""
-    )
+    assert node.fetched(slot, "-I", begin, whose=whose, end=end) == b""
     assert node.slot(slot, "confirmed_flush_lsn") == before
     assert marks(node.fetched(slot)) == [1, 2, 3, 4]
 
@@ -593,8 +465,7 @@ def test_who_waits_for_a_slot_goes_on_where_the_one_before_ended(node, tmp_path)
 def test_verbose_tells_of_start_and_end(node, whose):
     slot = node.created()
     node.insert(1, 3)
-    end = node.end()
-    ran = node.run("-S", slot, "--start", *node.options, "-n", "-v", "-f", "-", "-E", end, whose=whose)
+    ran = node.stream(slot, "-v", "-E", node.end(), whose=whose)
     said = [line.removeprefix("pg_recvlogical: ") for line in ran.stderr.decode().splitlines()]
     # Whether the second half has leading zeros depends on the server's version.
     assert re.fullmatch(rf"starting log streaming at 0/0+ \(slot {slot}\)", said[0])
