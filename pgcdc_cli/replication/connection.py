@@ -93,6 +93,7 @@ _OPTIONS_HINT = (
     "check the plugin's options, which -o NAME=VALUE gives;"
     " pgoutput needs proto_version and publication_names"
 )
+_HINTS_ABOUT_THE_SERVER = (failures.WAL_LEVEL_HINT, failures.OLD_STANDBY_HINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +430,7 @@ class ReplicationConnection:
         refused = any(_names(failures.reason(error), name) for name, _ in options)
         kinds = _UNKNOWN_OPTION if refused else None
         failure = failures.server_failure(f'start streaming from slot "{self._known_slot}"', error, kinds)
-        if failure.kind is ErrorKind.USAGE and error.sqlstate != failures.NOT_IN_PREREQUISITE_STATE:
+        if failure.kind is ErrorKind.USAGE and failure.hint not in _HINTS_ABOUT_THE_SERVER:
             failure.hint = _OPTIONS_HINT
         if failure.kind is ErrorKind.SLOT_ACTIVE:
             failure.hint = f"another process is using it: see pgcdc slot show {self._known_slot}"

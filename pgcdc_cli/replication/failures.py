@@ -38,6 +38,9 @@ DISK_FULL, OUT_OF_MEMORY, LIMIT_EXCEEDED = "53100", "53200", "53400"
 _LOADING = {"internal_load_library", "LoadOutputPlugin"}
 """The server's functions that find out that a file is no library, or a library no plugin."""
 
+_MAY_DECODE = "CheckLogicalDecodingRequirements"
+"""The server's function that refuses a standby before PostgreSQL 16."""
+
 _ACCEPTED = "00000"
 _ATTEMPT_PATIENCE = 10.0
 """Seconds for an attempt to connect: the server has just answered another one."""
@@ -108,7 +111,7 @@ _HINTS = {
 _CHECK_SETTINGS = "check the connection string, the service file and the PG* variables, such as PGOPTIONS"
 _MORE_LOCKS = "raise max_locks_per_transaction, and restart the server: a snapshot locks all of its tables"
 _ALLOW_PLUGIN = "add the plugin to output_plugin_libraries in postgresql.conf, and reload the server"
-_OLD_STANDBY = "connect to the primary: a standby can decode WAL since PostgreSQL 16"
+OLD_STANDBY_HINT = "connect to the primary: a standby can decode WAL since PostgreSQL 16"
 _CHECK_KEY = "check sslkey, a file that only its owner may read (chmod 600), and sslpassword"
 _CHECK_METHOD = "check require_auth and channel_binding, which needs SSL (sslmode), and pg_hba.conf"
 _NO_REASON = "no reason given"
@@ -355,8 +358,8 @@ def server_failure(doing: str, error: psycopg.Error, kinds: Kinds | None = None)
     hint = _HINTS.get(error.sqlstate or "")
     if error.sqlstate == NOT_IN_PREREQUISITE_STATE and "wal_level" in str(error):
         kind, hint = ErrorKind.USAGE, WAL_LEVEL_HINT
-    if error.sqlstate == FEATURE_NOT_SUPPORTED and "in recovery" in str(error):
-        hint = _OLD_STANDBY
+    if error.sqlstate == FEATURE_NOT_SUPPORTED and error.diag.source_function == _MAY_DECODE:
+        hint = OLD_STANDBY_HINT
     if error.sqlstate == LIMIT_EXCEEDED and "temp_file_limit" in str(error):
         hint = "raise temp_file_limit, or work_mem: ALTER ROLE ... SET work_mem = '64MB'"
     if "max_locks_per_transaction" in (error.diag.message_hint or ""):

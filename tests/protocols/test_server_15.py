@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 from debian_server import DebianServer
 from logs import PROTOCOL_1, Log, Running, log_of
@@ -106,21 +107,29 @@ def test_what_it_does_not_know_is_refused_before_a_slot_is_created(server15, opt
     assert created == (0,)
 
 
-def test_a_standby_says_which_one_could_create_a_slot():
+@pytest.fixture
+def standby15(monkeypatch):
+    """A standby whose messages are in German, with a slot that it had as a primary."""
     if reason := DebianServer.missing():
         pytest.skip(reason)
-    server = DebianServer()
-    try:
-        server.pg_ctl("stop", "-m", "fast")
-        (server.data / "standby.signal").touch()
-        server.pg_ctl("start")
-        ran = run_warm([*PGCDC, "slot", "create", "s", "-d", server.uri()])
-    finally:
-        server.stop()
-    assert (ran.returncode, ran.stderr.splitlines()) == (
-        2,
-        [
-            'pgcdc: error: could not create slot "s": logical decoding cannot be used while in recovery',
-            "hint: connect to the primary: a standby can decode WAL since PostgreSQL 16",
-        ],
-    )
+    monkeypatch.setenv("LANGUAGE", "de")
+    server = DebianServer({"lc_messages": "C.UTF-8"})
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute("CREATE PUBLICATION pub")
+        admin.execute("SELECT pg_create_logical_replication_slot('there', 'pgoutput')")
+    server.pg_ctl("stop", "-m", "fast")
+    (server.data / "standby.signal").touch()
+    server.pg_ctl("start")
+    yield server
+    server.stop()
+
+
+def test_a_standby_says_which_one_could_decode(standby15):
+    for doing, line in (
+        ('create slot "s"', ["slot", "create", "s"]),
+        ('start streaming from slot "there"', ["stream", "-S", "there", "--publication", "pub", "-f", "-"]),
+    ):
+        ran = run_warm([*PGCDC, *line, "-d", standby15.uri()])
+        error, hint = ran.stderr.splitlines()
+        assert (ran.returncode, error.startswith(f"pgcdc: error: could not {doing}: ")) == (2, True)
+        assert hint == "hint: connect to the primary: a standby can decode WAL since PostgreSQL 16"
