@@ -11,6 +11,7 @@ import pyarrow as pa
 from zlib_ng import zlib_ng
 
 from pgcdc_cli.changes.table import TableSchema
+from pgcdc_cli.directory.disk import hint_for
 from pgcdc_cli.directory.file_names import PARTIAL, SCHEMAS
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
@@ -139,7 +140,9 @@ def not_readable(path: str, error: OSError) -> PgcdcError:
     """Make the error for a file that the system doesn't let us read: it needn't be damaged."""
     reason = error.strerror or str(error)
     return PgcdcError(
-        ErrorKind.OUTPUT, f'could not read "{path}": {reason}', hint="check the file and its permissions"
+        ErrorKind.OUTPUT,
+        f'could not read "{path}": {reason}',
+        hint=hint_for(error) or "check the file and its disk",
     )
 
 

@@ -255,6 +255,18 @@ def test_files_that_are_finished_while_others_are_read_are_shown_as_far_as_they_
     assert "later" in show(pgcdc, "d")
 
 
+def test_a_segment_with_more_files_than_may_be_open_says_which_limit_to_raise(shop, stream, tmp_path):
+    for number in range(40):
+        shop.execute(f"CREATE TABLE t{number} (a int PRIMARY KEY)")
+    shop.execute("BEGIN;" + "".join(f"INSERT INTO t{number} VALUES (1);" for number in range(40)) + "COMMIT")
+    stream("-D", "d")
+    line = ["sh", "-c", 'ulimit -n 32; exec "$@"', "sh", *PGCDC, "show", "d"]
+    ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    error, hint = ran.stderr.splitlines()
+    assert (ran.returncode, error.endswith(": Too many open files")) == (9, True)
+    assert hint == "hint: raise the number of files that a process may open: ulimit -n"
+
+
 def test_tables_whose_names_read_alike_are_in_order_too(database18, tmp_path):
     """`a."b.c"` and `"a.b".c` are both called a.b.c."""
     tables = ['a."b.c"', '"a.b".c']
