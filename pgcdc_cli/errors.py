@@ -10,6 +10,12 @@ from difflib import get_close_matches
 from enum import Enum, unique
 from typing import NamedTuple
 
+INTERRUPTED = 130
+"""The exit status of a command that a signal ended: as a shell reports it for SIGINT, 128 + 2."""
+
+READER_GONE = 141
+"""The exit status of a program that SIGPIPE ended, as a shell reports it: 128 + 13."""
+
 _SECRETS = (
     re.compile(r"(://[^:@/?#\s]*:)\S*(@)"),
     re.compile(
@@ -85,6 +91,15 @@ class PgcdcError(Exception):
         self.kind = kind
         self.message = message
         self.hint = hint or kind.rule.hint
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status of a command that ends with this error."""
+    if isinstance(error, PgcdcError):
+        return error.kind.rule.exit_status
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return READER_GONE if isinstance(error, BrokenPipeError) else ErrorKind.UNEXPECTED.rule.exit_status
 
 
 class MalformedError(ValueError):

@@ -22,13 +22,7 @@ from pgcdc_cli.cli.printing import (
     write_message,
 )
 from pgcdc_cli.ending_signals import ENDINGS, Handler, early_ending
-from pgcdc_cli.errors import ErrorKind, PgcdcError
-
-READER_GONE = 141
-"""The exit status of a program that SIGPIPE ended, as a shell reports it: 128 + 13."""
-
-INTERRUPTED = 130
-"""The exit status of a command that a signal ended: as a shell reports it for SIGINT, 128 + 2."""
+from pgcdc_cli.errors import INTERRUPTED, READER_GONE, ErrorKind, PgcdcError
 
 GARBAGE = 100_000
 """New objects after which Python's garbage collector runs; its default is 700."""
@@ -37,6 +31,9 @@ _NAMES_HINT = "names are given in UTF-8, whatever the database's encoding; renam
 _LACKING = (
     "it lacks memory or threads: raise the limit (ulimit -v, ulimit -u, or its container's), and run again"
 )
+
+_LACKS = ("can't start new thread", "failed to map segment")
+"""What Python says of a thread, and the dynamic linker of a library, for which there is no room."""
 
 LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}
 """The lowest log level that is shown, by verbosity."""
@@ -182,7 +179,7 @@ def _argument_error(error: Exception, arguments: list[str]) -> PgcdcError | None
 
 
 def _unexpected(error: Exception) -> PgcdcError:
-    lacking = isinstance(error, MemoryError) or "can't start new thread" in str(error)
+    lacking = isinstance(error, MemoryError) or any(one in str(error) for one in _LACKS)
     wrapped = PgcdcError(
         ErrorKind.UNEXPECTED,
         f"could not continue: unexpected {type(error).__name__}: {error}",

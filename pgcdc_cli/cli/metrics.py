@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.printing import warn
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError, exit_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -212,13 +212,12 @@ class MetricsOutput:
                 self._serve(self._port, stack)
             if self._file is not None:
                 self._write(self._file)
-            status = ErrorKind.UNEXPECTED.rule.exit_status
+            status = 0
             try:
                 with self._watch.running():
                     yield
-                status = 0
-            except PgcdcError as error:
-                status = error.kind.rule.exit_status
+            except BaseException as error:
+                status = exit_status(error)
                 raise
             finally:
                 self._metrics.end(status)

@@ -50,7 +50,14 @@ def test_an_unexpected_error_is_one_line_too():
     )
 
 
-@pytest.mark.parametrize("raising", ["MemoryError()", 'RuntimeError("can\'t start new thread")'])
+@pytest.mark.parametrize(
+    "raising",
+    [
+        "MemoryError()",
+        'RuntimeError("can\'t start new thread")',
+        "ImportError('libarrow.so: failed to map segment from shared object')",
+    ],
+)
 def test_a_limit_of_the_system_is_no_bug_to_report(raising):
     ran = run_with(f"raise {raising}")
     assert ran.returncode == 1

@@ -113,6 +113,17 @@ def test_a_run_leaves_how_it_ended(source, tmp_path):
     assert values(file.read_text())["pgcdc_exit_status"] == 5
 
 
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141), (RuntimeError, 1)]
+)
+def test_a_run_that_ends_without_an_error_of_its_own_leaves_the_status_it_ends_with(tmp_path, error, status):
+    file = tmp_path / "pgcdc.prom"
+    output = metrics.MetricsOutput("host=/nowhere", "s", None, file)
+    with pytest.raises(error), output.open():
+        raise error
+    assert values(file.read_text())["pgcdc_exit_status"] == status
+
+
 def test_the_collector_is_another_user_and_may_read_the_file(source, tmp_path):
     file = tmp_path / "pgcdc.prom"
     run = stream(source.uri, source.create_slot(), "-f", "-", *NOW, "--metrics-file", str(file))
