@@ -1,6 +1,7 @@
 """The commands of docs/cookbook.md print what it shows, except for positions, times and transactions."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,33 @@ CHANGES = [
 SHELL = re.findall(r"^    \$ (pgcdc .*)\n((?:    .*\n)+)", COOKBOOK, re.MULTILINE)
 PROGRAMS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", COOKBOOK, re.DOTALL)
 OF_THIS_RUN = re.compile(r"\b[0-9A-F]+/[0-9A-F]+\b|\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=^\d )\d+", re.MULTILINE)
+
+KAFKA = """
+import json, os
+
+
+class KafkaException(Exception):
+    pass
+
+
+class Producer(list):
+    \"\"\"Sends to a file, as confluent_kafka does to a broker; the first time, the last record is lost.\"\"\"
+
+    def __init__(self, settings):
+        self.file = settings["bootstrap.servers"]
+
+    def produce(self, topic, value, key, *, headers, on_delivery):
+        self.append((on_delivery, [topic, key, value, headers]))
+
+    def flush(self):
+        fails = not os.path.exists(self.file)
+        with open(self.file, "a") as sent:
+            for number, (on_delivery, record) in enumerate(self, 1):
+                lost = fails and number == len(self)
+                print("" if lost else json.dumps(record), file=sent)
+                on_delivery("lost" if lost else None, record)
+        self.clear()
+"""
 
 
 def of_any_run(text):
@@ -117,3 +145,38 @@ def test_completions_are_installed_where_it_says():
     said = re.findall(r"/opt/pgcdc/(share/[\w./-]+)", COOKBOOK)
     assert [place for place in said if not any(path.startswith(place) for path in installed)] == []
     assert len(said) == 3
+
+
+def test_events_are_sent_to_kafka_as_they_were_written(servers, tmp_path):
+    (program,) = re.findall(r"```python\n(#!/usr.*?)```", COOKBOOK, re.DOTALL)
+    (tmp_path / "to-kafka").write_text(program)
+    (tmp_path / "confluent_kafka.py").write_text(KAFKA)
+    shop = Database(servers[18])
+    shop.execute("CREATE TABLE orders (id bigint PRIMARY KEY, total float8, price numeric, note text)")
+    shop.execute("CREATE PUBLICATION pub FOR TABLE orders")
+    slot = shop.create_slot()
+    shop.execute(
+        "INSERT INTO orders SELECT 9007199254740993 + n, 1e10, 1.10, E'\\t,\\u2028'"
+        " FROM generate_series(1, 1001) n"
+    )
+    shop.execute("UPDATE orders SET id = 1 WHERE id = 9007199254740994; DELETE FROM orders WHERE id = 1")
+    command = f"{sys.executable} {tmp_path / 'to-kafka'}"
+    options = ["--format", "debezium", "-c", "topic.prefix=x", "-c", "snapshot.mode=never", "--endpos", "now"]
+    line = stream_command(shop.uri, slot, "-D", "events", *options, "--on-segment", command)
+    environment = {**os.environ, "BROKERS": str(tmp_path / "sent"), "PYTHONPATH": str(tmp_path)}
+    for status in (9, 0):
+        ran = subprocess.run(
+            line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, check=False
+        )
+        assert (ran.returncode, "KafkaException: lost" in ran.stderr) == (status, status == 9)
+    shop.drop()
+    sent = (tmp_path / "sent").read_text().partition("\n\n")[2].splitlines()
+    assert (tmp_path / "events" / "_losses").exists()
+    (events,) = (tmp_path / "events" / "public.orders").iterdir()
+    records = events.read_text().split("\n")[:-1]
+    assert len(sent) == len(records) == 1006
+    for record, (topic, key, value, headers) in zip(records, map(json.loads, sent), strict=True):
+        assert record.startswith(f'{{"topic":"{topic}","key":{key},"value":{value or "null"},"headers":')
+        told = json.loads(record)["headers"]
+        assert {name: json.loads(header) for name, header in headers.items()} == told
+    assert sum(value is None for _, _, value, _ in map(json.loads, sent)) == 2
