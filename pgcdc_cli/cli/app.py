@@ -89,7 +89,18 @@ def _take_names_as_utf8() -> None:
     In Latin-1 some names could not be written, and others not be found again from another locale.
     """
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.execve(sys.executable, sys.orig_argv, {**os.environ, "PYTHONUTF8": "1"})  # noqa: S606 - ourselves
+        os.execve(sys.executable, _command_line(), {**os.environb, b"PYTHONUTF8": b"1"})  # noqa: S606 - ourselves
+
+
+def _command_line() -> list[bytes] | list[str]:
+    """Return this process's command line as it was given.
+
+    In an encoding of several bytes, such as EUC-JP, Python's text of it can't always be turned back.
+    """
+    try:
+        return Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
+    except OSError:
+        return sys.orig_argv
 
 
 def _write_as_utf8() -> None:

@@ -1,6 +1,7 @@
 """How errors of every kind are printed, and what happens if a command's package is missing."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -279,3 +280,17 @@ def test_an_error_whose_reader_is_gone_keeps_its_status():
     with subprocess.Popen([*PGCDC, "show", "nowhere"], stderr=subprocess.PIPE) as running:
         running.stderr.close()
     assert running.returncode == 2
+
+
+def test_an_argument_is_what_was_given_whatever_the_locale(tmp_path):
+    """In EUC-JP, Python can't turn back what it makes of some bytes of UTF-8."""
+    localedef = shutil.which("localedef")
+    if localedef is None or not Path("/usr/share/i18n/charmaps").exists():
+        pytest.skip("there is nothing to make locales of: apt install locales")
+    compiled = [localedef, "-i", "POSIX", "-f", "EUC-JP", "--force", tmp_path / "odd"]
+    subprocess.run(compiled, check=False, stderr=subprocess.DEVNULL)
+    environment = os.environ | {"LOCPATH": str(tmp_path), "LC_ALL": "odd", "PYTHONUTF8": "0"}
+    line = [*PGCDC, "show", "größer 表 İı"]
+    ran = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines()[0] == 'pgcdc: error: could not open "größer 表 İı": no such file'
