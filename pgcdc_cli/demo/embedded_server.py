@@ -74,3 +74,7 @@ class EmbeddedServer:
         # After `pg_ctl stop` the process is there for a moment, and the package may try to stop it again.
         with suppress(psutil.NoSuchProcess):
             self._server.cleanup()
+        # The package knows only the process that it has started, which a restart has replaced.
+        if (self.data / "postmaster.pid").exists():
+            with suppress(subprocess.CalledProcessError):
+                self.pg_ctl("stop", "-m", "fast")

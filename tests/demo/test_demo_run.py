@@ -1,6 +1,8 @@
 """The demo's directory and server, and the count of its changes."""
 
+import psutil
 import pytest
+from servers import started
 
 from pgcdc_cli.demo import demonstrate, shop
 from pgcdc_cli.demo.demonstrate import new_directory, running_server
@@ -39,6 +41,20 @@ def test_the_server_goes_with_its_directory():
         home = server.data.parent
         assert home.exists()
     assert not home.exists()
+
+
+def test_a_server_that_was_restarted_is_stopped():
+    def postmaster() -> psutil.Process:
+        return psutil.Process(int((server.data / "postmaster.pid").read_text().split()[0]))
+
+    with started() as server:
+        first = postmaster()
+        server.pg_ctl("restart")
+        # In a container without an init process, nobody reaps it.
+        psutil.wait_procs([first], timeout=30)
+        assert postmaster() != first
+        server.stop()
+        assert not (server.data / "postmaster.pid").exists()
 
 
 def test_the_witness_counts_what_has_changed_since(database):

@@ -32,7 +32,7 @@ def test_a_row_is_read_once_more_even_if_the_stream_lacks_a_part_of_its_key(data
         database18,
         tmp_path / "out",
         "ALTER TABLE items ALTER kind SET STORAGE EXTERNAL",
-        "UPDATE items SET kind = repeat('z', 2400) WHERE id = 300",
+        "UPDATE items SET kind = repeat('z', 2400)",
     )
     database18.execute("UPDATE items SET id = -id WHERE id = 300")
     runs.end()
