@@ -226,8 +226,8 @@ class Catalog:
         if missing in names:
             return _NO_TEXT
         parts = missing.split(",")
-        if len(parts) > 1 and set(parts) <= set(names):
-            return f"name each of them: --publication {' --publication '.join(parts)}"
+        if set(parts) <= set(names):
+            return f"name each of them: {' '.join(f'--publication {quote(part)}' for part in parts)}"
         near = nearest(missing, names)
         first = (
             f"did you mean {quoted_list(near)}" if near else "see which exist with: pgcdc publication list"

@@ -1,3 +1,5 @@
+import shlex
+
 import pytest
 
 from pgcdc_cli.catalog import Catalog, Publication, PublishedTable
@@ -119,6 +121,14 @@ def test_a_missing_publication_proposes_what_looks_like_it(catalog):
     with pytest.raises(PgcdcError) as caught:
         catalog.check_publications(["orders"], for_slot=False)
     assert caught.value.hint.startswith('did you mean "Orders"; or create it with:')
+
+
+def test_several_publications_in_one_name_are_to_be_named_one_by_one(catalog):
+    for name in ("one", "the shop's"):
+        catalog.create_publication(Publication(name))
+    hint = catalog.other_publications("the shop's,one")
+    assert shlex.split(hint)[-4:] == ["--publication", "the shop's", "--publication", "one"]
+    assert catalog.other_publications("one,two") == 'did you mean "one"'
 
 
 def test_a_role_without_rights_is_told_so(database, catalog):
