@@ -8,6 +8,7 @@ from typing import Any
 from pgcdc_cli.changes.slice import ChangeBatch, FewColumns, FullImage, KeyImage, Slice
 from pgcdc_cli.changes.table import ReplicaIdentity, TableSchema
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.types.database_text import folded
 
 _PARTS = re.compile(r'(?:"(?:[^"]|"")*"|[^".])+|\.')
 _PIECES = re.compile(r'"((?:[^"]|"")*)"|([*?])|([^"*?]+)')
@@ -16,7 +17,7 @@ _PIECES = re.compile(r'"((?:[^"]|"")*)"|([*?])|([^"*?]+)')
 class NamePattern:
     """A pattern of two or three parts, `schema.table` or `schema.table.column`.
 
-    `*` matches any characters, `?` any single one. Letters are folded to lower case; within double quotes
+    `*` matches any characters, `?` any single one. A to Z are folded to lower case; within double quotes
     every character is literal. A table's name alone, without wildcards, is in the schema `public`.
     """
 
@@ -38,7 +39,7 @@ class NamePattern:
 
 def _expression(part: str) -> str:
     return "".join(
-        {"*": ".*", "?": "."}[wild] if wild else re.escape(quoted.replace('""', '"') or plain.lower())
+        {"*": ".*", "?": "."}[wild] if wild else re.escape(quoted.replace('""', '"') or folded(plain))
         for quoted, wild, plain in _PIECES.findall(part)
     )
 

@@ -53,9 +53,11 @@ def _names(columns: str) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
+    from pgcdc_cli.types.database_text import folded
+
     if text.startswith('"'):
         return text[1:-1].replace('""', '"')
-    return text.lower()
+    return folded(text)
 
 
 app = new_app(
@@ -105,11 +107,13 @@ def create(  # noqa: PLR0913 - a command's options
         typer.Option(
             "--table",
             metavar="TABLE",
-            help="A table: schema.table, optionally with a column list (a, b) and a row filter WHERE (...).",
+            help="A table, as in SQL: schema.table, optionally with a column list (a, b) and a row filter"
+            " WHERE (...).",
         ),
     ] = None,
     schemas: Annotated[
-        list[str] | None, typer.Option("--schema", metavar="SCHEMA", help="All tables in a schema.")
+        list[str] | None,
+        typer.Option("--schema", metavar="SCHEMA", help="All tables in a schema: its name, without quotes."),
     ] = None,
     all_tables: Annotated[bool, typer.Option("--all-tables", help="All tables of the database.")] = False,
     operations: Annotated[
@@ -209,7 +213,8 @@ def alter(  # noqa: PLR0913 - a command's options
         list[str] | None, typer.Option(metavar="TABLE", help="Publish exactly the tables given this way.")
     ] = None,
     add_schema: Annotated[
-        list[str] | None, typer.Option(metavar="SCHEMA", help="Add all tables in a schema.")
+        list[str] | None,
+        typer.Option(metavar="SCHEMA", help="Add all tables in a schema: its name, without quotes."),
     ] = None,
     drop_schema: Annotated[list[str] | None, typer.Option(metavar="SCHEMA", help="Remove a schema.")] = None,
     operations: Annotated[
@@ -346,6 +351,7 @@ def _cells(
 
 
 def _lines(publication: "Publication") -> list[tuple[str, str]]:
+    """Return all facts by name; schemas and tables as the options take them."""
     return [
         ("name", publication.name),
         ("owner", publication.owner),
@@ -353,7 +359,7 @@ def _lines(publication: "Publication") -> list[tuple[str, str]]:
         ("via root", "yes" if publication.via_root else "no"),
         ("generated", publication.generated_columns),
         *([("all tables", "yes")] if publication.all_tables else []),
-        *(("schema", identifier(schema)) for schema in publication.schemas),
+        *(("schema", schema) for schema in publication.schemas),
         *(("table", _definition(entry)) for entry in publication.tables),
     ]
 

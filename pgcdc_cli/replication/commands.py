@@ -13,6 +13,7 @@ from psycopg import sql
 
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
+from pgcdc_cli.types.database_text import folded
 
 PluginOptions = Collection[tuple[str, str | None]]
 """Names and values, in order; None is an option without a value, which plugins take for true.
@@ -162,7 +163,7 @@ def publication_names(names: Iterable[str]) -> str:
 def split_names(value: str) -> tuple[str, ...]:
     """Parse a value of `publication_names` as the server does (`SplitIdentifierString`)."""
     return tuple(
-        quoted.replace('""', '"') if quoted else plain.lower() for quoted, plain in _NAME.findall(value)
+        quoted.replace('""', '"') if quoted else folded(plain) for quoted, plain in _NAME.findall(value)
     )
 
 

@@ -7,6 +7,7 @@ manual, "Character Set Support".
 """
 
 import re
+import string
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -39,6 +40,12 @@ _CODECS = {
     "EUC_CN": "gbk",
 }
 _BAD_BYTES = re.compile("[\udc80-\udcff]")
+_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def folded(name: str) -> str:
+    """Fold a name without quotes as the server does: with UTF-8, only the letters of ASCII."""
+    return name.translate(_FOLDED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,20 @@ def test_tables_with_column_list_and_row_filter(any_shop, pgcdc):
     assert 'table       "Odd.Schema"."My ""Table""" ("Id")\n' in text
 
 
+def test_capitals_without_quotes_are_those_that_the_server_keeps(any_shop, pgcdc):
+    """With UTF-8, it folds only the letters of ASCII."""
+    any_shop.execute("CREATE TABLE ÜBERSICHT (ÄNDERUNG int PRIMARY KEY)")
+    publication = create(pgcdc, any_shop, "--table", "ÜBERSICHT(ÄNDERUNG)")
+    assert names(publication) == [("Übersicht", ["Änderung"], None)]
+
+
+def test_a_schema_is_shown_as_the_options_take_it(any_shop, pgcdc):
+    create(pgcdc, any_shop, "--schema", "Odd.Schema")
+    lines = pgcdc("publication", "show", "p", "-d", any_shop.uri).out.splitlines()
+    [schema] = [line.split(maxsplit=1)[1] for line in lines if line.startswith("schema")]
+    assert alter(pgcdc, any_shop, "--drop-schema", schema)["schemas"] == []
+
+
 def test_schemas_operations_and_via_root(any_shop, pgcdc):
     publication = create(
         pgcdc, any_shop, "--schema", "Odd.Schema", "--operations", "Delete, insert", "--via-root"
@@ -254,6 +268,14 @@ def test_an_existing_publication(shop, pgcdc, refused):
     )
 
 
+def test_a_locked_table_does_not_hold_up_a_publication_of_all_tables(shop, pgcdc):
+    """Only then can't it be known whether its updates are refused."""
+    with psycopg.connect(shop.uri) as other:
+        other.execute("LOCK TABLE orders")
+        ran = pgcdc("publication", "create", "p", "-d", shop.uri, "--all-tables")
+    assert (ran.status, ran.out, ran.err) == (0, "p\n", "")
+
+
 def test_commands_in_hints_can_be_pasted_whatever_the_name(shop, pgcdc):
     line = ("publication", "create", "the shop's", "--all-tables", "-d", shop.uri)
     assert pgcdc(*line).status == 0
@@ -344,6 +366,7 @@ def test_a_name_cannot_steer_the_terminal(database18, pgcdc):
         ("o where (a IN (1, 2))", PublishedTable("public", "o", None, "a IN (1, 2)")),
         ("o(a)WHERE(a = ')')", PublishedTable("public", "o", ("a",), "a = ')'")),
         ("größe", PublishedTable("public", "größe")),
+        ("ÜBER", PublishedTable("public", "Über")),
     ],
 )
 def test_a_table_is_read_as_sql_reads_it(text, table):

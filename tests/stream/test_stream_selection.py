@@ -62,6 +62,7 @@ def lines(out, table: str) -> list[dict]:
         ("public.a+", "public", "aa", False),
         ('public.x"Y"*', "public", "xYz", True),
         ("Orders", "public", "orders", True),
+        ("ÜBER", "public", "Über", True),
         ("orders", "sales", "orders", False),
         ('"a.*"', "public", "a.*", True),
     ],
