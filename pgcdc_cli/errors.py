@@ -55,6 +55,7 @@ class ErrorKind(Enum):
     SLOT_MISSING = Rule(5, False, "see which exist with: pgcdc slot list; or add --create-slot")
     SLOT_EXISTS = Rule(5, False, "drop it first, or add --if-not-exists")
     SLOT_ACTIVE = Rule(5, True, "another process is using it: see pgcdc slot list")
+    SLOT_SYNCED = Rule(5, True, "nothing is lost: promote the standby, or connect to the primary")
     SLOT_INVALIDATED = Rule(
         6,
         False,

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import threading
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
@@ -156,6 +157,26 @@ class Encoded(Database):
         result = self.connection.pgconn.exec_(statements)
         assert result.status in {ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK}, result.error_message
         self.execute("SET client_encoding = UTF8")
+
+
+@contextmanager
+def being_created(database: Database, slot: str) -> Iterator[int]:
+    """Have a session create a slot as long as the block lasts; gives its PID.
+
+    The server waits for all earlier transactions that write.
+    """
+    with psycopg.connect(database.uri) as writer, psycopg.connect(database.uri, autocommit=True) as session:
+        writer.execute("SELECT txid_current()")
+        create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
+        creating = threading.Thread(target=session.execute, args=(create, (slot,)))
+        creating.start()
+        exists = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND restart_lsn IS NOT NULL"
+        try:
+            wait_until(lambda: database.execute(exists, (slot,)).fetchone() is not None)
+            yield session.info.backend_pid
+        finally:
+            writer.rollback()
+            creating.join()
 
 
 def new_slot_name() -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pgcdc_cli.catalog.server import Session, naming_replication_right
+from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 
 # In recovery, the end of the WAL is the last replayed position: nothing beyond it can be decoded.
@@ -18,6 +19,9 @@ FROM pg_replication_slots s,
 WHERE %(name)s::text IS NULL OR s.slot_name = %(name)s::text
 ORDER BY s.slot_name
 """  # noqa: S608 - of two constants
+_CREATING = (
+    "run again once it is created; the server waits until all earlier transactions that write have ended"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,13 @@ class Slot:
             return self.invalidation_reason
         conflicts = self.conflicting and self.restart_lsn is not None
         return self.invalidation_reason or ("conflicting" if conflicts else "wal_removed")
+
+    def position(self, doing: str) -> Lsn:
+        """Return the position of a logical slot. Raises SLOT_ACTIVE while the server is creating it."""
+        if self.confirmed_flush_lsn is None:
+            message = f"could not {doing}: process {self.active_pid} is still creating it"
+            raise PgcdcError(ErrorKind.SLOT_ACTIVE, message, hint=_CREATING)
+        return self.confirmed_flush_lsn
 
 
 def read_slots(session: Session, name: str | None) -> list[Slot]:

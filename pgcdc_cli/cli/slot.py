@@ -76,7 +76,8 @@ def create(  # noqa: PLR0913 - a command's options
         if not if_not_exists or error.kind is not ErrorKind.SLOT_EXISTS:
             raise
         slot = _existing(conninfo, name, plugin)
-        created, position = name, slot.confirmed_flush_lsn or Lsn(0)
+        created, position = name, slot.position(f'create slot "{name}"')
+        say(f'slot "{name}" already exists')
         _warn_of_missing(slot, two_phase=two_phase, failover=failover)
     if json:
         write(json_text.dumps({"slot": created, "consistent_point": str(position)}))
@@ -104,7 +105,6 @@ def _existing(conninfo: str, name: str, plugin: str) -> "Slot":
         )
     _check_is_own(slot, "create")
     _check_not_lost(slot, "create")
-    say(f'slot "{name}" already exists')
     return slot
 
 
@@ -169,7 +169,9 @@ def peek(
         list[str] | None,
         typer.Option("--publication", metavar="NAME", help="Publication to read. Default: all of them."),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Transactions to print.")] = 100,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Transactions to print; of raw output, all.")
+    ] = 100,
     file_format: Annotated[
         Literal["pretty", "jsonl", "raw"], typer.Option("--format", help="Output format.")
     ] = "pretty",
@@ -292,11 +294,12 @@ def _advanced(catalog: "Catalog", slot: "Slot", target: Lsn | None) -> Lsn:
 
 
 def _check_is_own(slot: "Slot", doing: str) -> None:
-    """Raise USAGE for a standby's copy of a slot of the primary, which only changes together with that."""
+    """Raise SLOT_SYNCED for a standby's copy of a slot, which only changes together with the primary's."""
     if slot.synced:
-        raise _usage(
+        raise PgcdcError(
+            ErrorKind.SLOT_SYNCED,
             f'could not {doing} slot "{slot.name}": this standby is synchronizing it from the primary',
-            f"{doing} it on the primary: the standby has a copy of it",
+            hint=f"{doing} it on the primary: the standby has a copy of it",
         )
 
 
@@ -344,11 +347,17 @@ def copy(
     with hints({ErrorKind.SLOT_EXISTS: exists}), Catalog(conninfo) as catalog:
         slot = _named(catalog, old)
         _check_not_lost(slot, "copy")
+        doing = f'copy slot "{old}" to "{new}"'
         if slot.plugin is None:
+            hint = "SELECT pg_copy_physical_replication_slot(...) copies it"
+            raise _usage(f"could not {doing}: it is a physical slot", hint)
+        if slot.database != catalog.facts().database:
+            # The server would make a slot of this database, with its changes.
             raise _usage(
-                f'could not copy slot "{old}" to "{new}": it is a physical slot',
-                "SELECT pg_copy_physical_replication_slot(...) copies it",
+                f'could not {doing}: it belongs to database "{slot.database}"',
+                f"with -d {quote(str(slot.database))} it can be copied",
             )
+        slot.position(doing)
         position = catalog.copy_slot(old, new)
     write(f"{new} {position}")
 

@@ -54,7 +54,7 @@ _STANDBY_WAL_LEVEL = "set wal_level = logical in postgresql.conf, here and on th
 _NO_FAILOVER = "leave it out: older servers copy no slots to their standbys"
 _FAILOVER_OF_PRIMARY = "do so on the primary, whose slots a standby copies if sync_replication_slots is on"
 
-_DROP = {"55000": ErrorKind.USAGE}
+_DROP = {"55000": ErrorKind.SLOT_SYNCED}
 """Errors of dropping or altering a slot: a standby synchronizes it from the primary."""
 
 _UNKNOWN_OPTION = {"XX000": ErrorKind.USAGE}
@@ -86,8 +86,6 @@ SET client_min_messages = log
 
 _FORWARDED = re.compile("has been already streamed, forwarding to ([0-9A-F]+/[0-9A-F]+)")
 """What the server only logs, in English, if a stream is to start before its slot's position."""
-
-SYNCED_HINT = "nothing is lost: promote the standby, or connect to the primary"
 
 _OPTIONS_HINT = (
     "check the plugin's options, which -o NAME=VALUE gives;"
@@ -252,7 +250,7 @@ class ReplicationConnection:
             self._connection.execute(command.encode())
         except psycopg.Error as error:
             failure = failures.server_failure(f'drop slot "{name}"', error, _DROP)
-            if error.sqlstate == failures.NOT_IN_PREREQUISITE_STATE:
+            if failure.kind is ErrorKind.SLOT_SYNCED:
                 failure.hint = "drop it on the primary: the standby has a copy of it"
             raise failure from error
 
@@ -490,7 +488,7 @@ def _start_problem(facts: tuple[Any, ...], sqlstate: str | None) -> tuple[ErrorK
         return ErrorKind.USAGE, f'connect to database "{database}", where the slot was made, with -d'
     if lost or sqlstate != failures.NOT_IN_PREREQUISITE_STATE:
         return ErrorKind.SLOT_INVALIDATED, None
-    return (ErrorKind.SLOT_ACTIVE, SYNCED_HINT) if synced else (ErrorKind.UNEXPECTED, None)
+    return (ErrorKind.SLOT_SYNCED if synced else ErrorKind.UNEXPECTED), None
 
 
 def _names(message: str, name: str) -> bool:

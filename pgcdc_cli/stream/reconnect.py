@@ -41,6 +41,10 @@ REMINDER = 30.0
 """Seconds between two warnings with the same text."""
 
 
+_ANSWERS = {ErrorKind.NOT_READY, ErrorKind.SLOT_ACTIVE, ErrorKind.SLOT_SYNCED}
+"""Errors that only a server makes that is there."""
+
+
 class Backoff(Iterator[float]):
     """Seconds to wait, doubling from `FIRST_WAIT` up to `longest`; `reset` after progress.
 
@@ -123,7 +127,7 @@ class RetryPolicy:
         """
         # libpq gives no SQLSTATE to a refused connection: only a session has errors with one.
         refused_in_session = getattr(error.__cause__, "sqlstate", None) is not None
-        if error.kind in {ErrorKind.NOT_READY, ErrorKind.SLOT_ACTIVE} or refused_in_session:
+        if error.kind in _ANSWERS or refused_in_session:
             self.server_answers()
         self._attempts += 1
         now = time.monotonic()

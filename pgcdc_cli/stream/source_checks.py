@@ -11,7 +11,6 @@ from pgcdc_cli.directory.checkpoint import Checkpoint, StreamSource, changed, ch
 from pgcdc_cli.errors import ErrorKind, PgcdcError, nearest
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.commands import is_slot_name
-from pgcdc_cli.replication.connection import SYNCED_HINT
 
 log = logging.getLogger("pgcdc")
 
@@ -48,8 +47,7 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
 
     `decodes` is false for raw output; `keeps_prepared`: the output can handle prepared transactions.
 
-    Raises SLOT_MISSING, SLOT_INVALIDATED, SLOT_ACTIVE for a slot that a standby synchronizes, or USAGE for
-    one of another kind.
+    Raises SLOT_MISSING, SLOT_INVALIDATED, SLOT_SYNCED for a standby's copy, or USAGE for one of another kind.
     """
     slot = catalog.slot(name)
     if slot is None:
@@ -69,7 +67,7 @@ def check_slot(catalog: Catalog, name: str, database: str, *, decodes: bool, kee
         )
     if slot.synced:
         message = f'could not stream slot "{name}": this standby is synchronizing it from the primary'
-        raise PgcdcError(ErrorKind.SLOT_ACTIVE, message, hint=SYNCED_HINT)
+        raise PgcdcError(ErrorKind.SLOT_SYNCED, message)
     return slot
 
 

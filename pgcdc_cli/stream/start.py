@@ -155,7 +155,7 @@ class RunStart:
             if slot.two_phase is False:
                 # The server remembers that for all later runs.
                 log.warning('slot "%s" becomes two-phase, and stays so without --two-phase', slot.name)
-        return slot.confirmed_flush_lsn or Lsn(0)
+        return slot.position(f'stream slot "{slot.name}"')
 
     def _checked_slot(self, connection: ReplicationConnection, source: StreamSource, log_end: Lsn) -> Slot:
         settings = self._settings

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from debian_server import DebianServer
 from processes import PGCDC, wait_until
-from servers import Database, remove, started
+from servers import Database, being_created, new_slot_name, remove, started
 from standbys import replayed, standby, synchronize
 
 from pgcdc_cli.errors import ErrorKind
@@ -109,6 +109,42 @@ def test_a_copy_of_a_temporary_slot_stays(database, pgcdc):
     assert pgcdc("slot", "copy", "passing", f"of_{database.name}", "-d", database.uri).status == 0
     database.drop_slot("passing")
     assert "temporary      no\n" in pgcdc("slot", "show", f"of_{database.name}", "-d", database.uri).out
+
+
+def test_a_slot_of_another_database_is_copied_there(database, pgcdc, refused):
+    """Here, the server would make a slot of this database, with its changes."""
+    elsewhere = Database(database.server)
+    slot, copy = elsewhere.create_slot(), f"of_{elsewhere.name}"
+    refused(
+        *("slot", "copy", slot, copy, "-d", database.uri),
+        status=2,
+        error=f'could not copy slot "{slot}" to "{copy}": it belongs to database "{elsewhere.name}"',
+        hint=f"with -d {elsewhere.name} it can be copied",
+    )
+    assert pgcdc("slot", "copy", slot, copy, "-d", elsewhere.uri).status == 0
+    elsewhere.drop()
+
+
+@pytest.mark.parametrize(
+    ("doing", "command", "more"),
+    [
+        ('create slot "{}"', "create", ["--if-not-exists"]),
+        ('copy slot "{}" to "other"', "copy", ["other"]),
+        ('stream slot "{}"', "peek", ["--publication", "p"]),
+    ],
+)
+def test_a_slot_that_is_still_being_created_is_not_used_yet(database, refused, doing, command, more):
+    """It has no position, and is gone if that is interrupted."""
+    database.execute("CREATE PUBLICATION p")
+    slot = new_slot_name()
+    with being_created(database, slot) as pid:
+        refused(
+            *("slot", command, slot, *more, "-d", database.uri),
+            status=5,
+            error=f"could not {doing.format(slot)}: process {pid} is still creating it",
+            hint="run again once it is created; the server waits until all earlier transactions that write"
+            " have ended",
+        )
 
 
 def test_a_slot_of_another_database_is_advanced_there_if_not_here(database, pgcdc, refused):
@@ -300,7 +336,7 @@ def test_a_standby_s_copy_of_a_slot_is_changed_on_the_primary_until_it_is_promot
     for command, *options in changes:
         refused(
             *("slot", command, "s", *options, *there),
-            status=2,
+            status=5,
             error=f'could not {command} slot "s": this standby is synchronizing it from the primary',
             hint=f"{command} it on the primary: the standby has a copy of it",
         )

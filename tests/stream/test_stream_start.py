@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from processes import stream_command, wait_until
 from psycopg.conninfo import make_conninfo
-from servers import new_slot_name, wait_until_free
+from servers import being_created, new_slot_name, wait_until_free
 from stream_runs import (
     NOW,
     SMALL,
@@ -144,6 +144,19 @@ def test_a_slot_that_cannot_be_made_yet_does_not_outlast_a_signal(source, tmp_pa
         # `other` is still open, so the run still waits.
         assert following.stop(signal.SIGINT) == (0, "")
         wait_until(lambda: not slots(source))
+
+
+@pytest.mark.parametrize("create", [(), ("--create-slot", "--if-not-exists")])
+def test_a_slot_that_another_process_is_creating_is_waited_for(source, tmp_path, follow, create):
+    """Its position isn't known before."""
+    slot = new_slot_name()
+    with being_created(source, slot) as pid:
+        following = follow(source.uri, slot, tmp_path / "out", *create)
+        waits = f'could not stream slot "{slot}": process {pid} is still creating it; trying again\n'
+        assert following.process.stderr.readline() == f"pgcdc: warning: {waits}"
+    insert(source, 1, 1)
+    wait_until(lambda: following.rows() == [1])
+    assert following.stop()[0] == 0
 
 
 def end_of(out: str) -> str:
