@@ -1,3 +1,4 @@
+import subprocess
 import uuid
 from dataclasses import replace
 from functools import partial
@@ -101,6 +102,33 @@ def test_an_origin_has_a_number(database, catalog):
         assert catalog.origin_number(name) == number
     finally:
         database.execute("SELECT pg_replication_origin_drop(%s)", (name,))
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_transaction_has_ended_if_the_server_says_so_or_no_longer_knows_it(own_server, epoch):
+    """Messages have 32-bit IDs, which come again in each epoch. One that is yet to come has not ended."""
+    server = own_server(18, {"autovacuum": "off"})
+    if epoch:
+        server.pg_ctl("stop", "-m", "fast")
+        reset = [server.bin / "pg_resetwal", "-e", "1", "-D", server.data]
+        subprocess.run(reset, check=True, capture_output=True, user=server.data.owner())
+        server.pg_ctl("restart")
+    ids = []
+    with psycopg.connect(server.uri(), autocommit=True) as session:
+        for end in ("PREPARE TRANSACTION 'kept'", "COMMIT", "ROLLBACK"):
+            session.execute("BEGIN")
+            ids += session.execute("SELECT mod(txid_current(), 1::bigint << 32)").fetchone()
+            session.execute(end)
+    _, committed, undone = ids
+    older = 2**32 - 5
+    with Catalog(server.uri()) as catalog:
+        ended = catalog.ended_transactions([*ids, undone + 1, undone + 1000, older])
+    assert ended == [committed, undone, older][: 2 + epoch]
+
+
+def test_only_what_may_not_wait_has_a_lock_timeout(catalog):
+    assert catalog.published([]) == []
+    assert catalog._session.ask("SHOW lock_timeout", {}, "look at it") == [("0",)]
 
 
 def test_facts_are_those_a_stream_depends_on(database, catalog):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import uuid
@@ -12,9 +13,9 @@ import pytest
 from processes import PGCDC, wait_until
 from servers import Database
 
-from pgcdc_cli.catalog import Catalog
+from pgcdc_cli.catalog import Catalog, Slot
 from pgcdc_cli.cli.printing import human_bytes
-from pgcdc_cli.cli.slot_view import slot_table
+from pgcdc_cli.cli.slot_view import slot_content, slot_lines, slot_table
 from pgcdc_cli.lsn import Lsn
 
 
@@ -148,6 +149,13 @@ def test_drop(database, pgcdc, name, options):
     ran = pgcdc("slot", "drop", name, "-d", database.uri, *options)
     assert (ran.status, ran.out, ran.err) == (0, "", "")
     assert not exists(database, name)
+
+
+def test_drop_takes_a_walsender_and_no_other_connection(database, pgcdc, role, name):
+    database.create_slot(name)
+    database.execute(f"ALTER ROLE {role} REPLICATION CONNECTION LIMIT 0")
+    ran = pgcdc("slot", "drop", name, "-d", database.server.uri(database.name, user=role))
+    assert (ran.status, ran.err, exists(database, name)) == (0, "", False)
 
 
 def at_terminal(*arguments, answer, **others):
@@ -435,6 +443,54 @@ def test_no_server(refused, tmp_path):
 )
 def test_sizes_are_in_postgresqls_units(count, text):
     assert human_bytes(count) == text
+
+
+BUSY = Slot(
+    name="s",
+    plugin="pgoutput",
+    database="shop",
+    temporary=True,
+    active_pid=7,
+    two_phase=True,
+    failover=False,
+    synced=True,
+    restart_lsn=Lsn(1),
+    confirmed_flush_lsn=Lsn(2),
+    wal_status="unreserved",
+    invalidation_reason="idle_timeout",
+    conflicting=False,
+    retained_bytes=3 << 10,
+    lag_bytes=2 << 10,
+    safe_wal_bytes=1 << 10,
+)
+UNUSED = Slot("p", None, None, False, *[None] * 12)
+"""A physical slot that nobody has used, of a server that knows little of it."""
+
+
+def test_the_table_has_each_fact_under_its_heading():
+    head, unused, busy = slot_table([UNUSED, BUSY])
+    headings = "NAME PLUGIN DATABASE PID RESTART CONFIRMED RETAINED LAG SAFE WAL LOST"
+    assert re.split("  +", head) == headings.split()
+    assert re.split("  +", unused) == ["p", *["-"] * 10]
+    facts = "s|pgoutput|shop|7|0/1|0/2|3.0 kB|2.0 kB|1.0 kB|unreserved|idle_timeout"
+    assert re.split("  +", busy) == facts.split("|")
+    # Sizes are aligned at the right, the rest at the left.
+    assert busy.index("0/2") == head.index("CONFIRMED") == unused.index("-", head.index("CONFIRMED"))
+    assert busy.index("3.0 kB") + len("3.0 kB") == head.index("RETAINED") + len("RETAINED")
+
+
+def test_show_has_each_fact_by_its_name():
+    names = (
+        "name|plugin|database|read by|restart LSN|confirmed LSN|retained|lag|safe|WAL status|invalidated"
+        "|temporary|two-phase|failover|synced"
+    )
+    busy = "s|pgoutput|shop|process 7|0/1|0/2|3.0 kB|2.0 kB|1.0 kB|unreserved|idle_timeout|yes|yes|no|yes"
+    unused = "p|- (physical)|-|nobody|-|-|-|-|-|-|no|no|-|-|-"
+    for slot, facts in ((BUSY, busy), (UNUSED, unused)):
+        assert slot_lines(slot) == list(zip(names.split("|"), facts.split("|"), strict=True))
+    json_facts = slot_content(BUSY)
+    assert (json_facts["restart_lsn"], json_facts["confirmed_flush_lsn"]) == ("0/1", "0/2")
+    assert slot_content(UNUSED)["restart_lsn"] is None
 
 
 @pytest.mark.parametrize(
