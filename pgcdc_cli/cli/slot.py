@@ -15,7 +15,6 @@ from pgcdc_cli.cli.printing import facts, say, warn, write
 from pgcdc_cli.cli.slot_view import slot_content, slot_lines, slot_table
 from pgcdc_cli.cli.watch import Interval, Watch, repeat
 from pgcdc_cli.errors import ErrorKind, PgcdcError, hints
-from pgcdc_cli.lsn import Lsn
 
 if TYPE_CHECKING:
     from pgcdc_cli.catalog import Catalog, Slot
@@ -254,9 +253,13 @@ def advance(
     """
     from pgcdc_cli.catalog import Catalog
 
-    slot, target = _find(conninfo, name), units.end_position(to)
+    target = units.end_position(to)
+    with Catalog(conninfo) as catalog:
+        slot, server = _named(catalog, name), catalog.facts()
     _check_is_own(slot, "advance")
     _check_not_lost(slot, "advance")
+    if server.version < 170000:
+        _check_is_here(slot, server.database, f'advance slot "{name}"', "advanced")
     at = slot.confirmed_flush_lsn or slot.restart_lsn
     if at is None:
         raise _usage(
@@ -279,18 +282,16 @@ def advance(
             )
         if not yes:
             _ask(f'Skip the changes of slot "{name}" from {at} to {to} for ever?')
-        write(f"{name} {_advanced(catalog, slot, target)}")
+        write(f"{name} {catalog.advance_slot(name, target)}")
 
 
-def _advanced(catalog: "Catalog", slot: "Slot", target: Lsn | None) -> Lsn:
-    """Advance a slot. Raises USAGE if the server does so only in the slot's own database, before 17."""
-    try:
-        return catalog.advance_slot(slot.name, target)
-    except PgcdcError as error:
-        if error.kind is not ErrorKind.SLOT_INVALIDATED or slot.database == catalog.facts().database:
-            raise
-        hint = f"with -d {quote(str(slot.database))} it can be advanced"
-        raise _usage(error.message, hint) from error
+def _check_is_here(slot: "Slot", database: str, doing: str, done: str) -> None:
+    """Raise USAGE for a slot of another database than the one that we are connected to."""
+    if slot.database not in {database, None}:
+        raise _usage(
+            f'could not {doing}: it belongs to database "{slot.database}"',
+            f"with -d {quote(str(slot.database))} it can be {done}",
+        )
 
 
 def _check_is_own(slot: "Slot", doing: str) -> None:
@@ -351,12 +352,8 @@ def copy(
         if slot.plugin is None:
             hint = "SELECT pg_copy_physical_replication_slot(...) copies it"
             raise _usage(f"could not {doing}: it is a physical slot", hint)
-        if slot.database != catalog.facts().database:
-            # The server would make a slot of this database, with its changes.
-            raise _usage(
-                f'could not {doing}: it belongs to database "{slot.database}"',
-                f"with -d {quote(str(slot.database))} it can be copied",
-            )
+        # The server would make a slot of this database, with its changes.
+        _check_is_here(slot, catalog.facts().database, doing, "copied")
         slot.position(doing)
         position = catalog.copy_slot(old, new)
     write(f"{new} {position}")

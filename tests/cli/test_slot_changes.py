@@ -54,6 +54,10 @@ def test_advance_never_goes_back(database, refused, slot):
     )
 
 
+def test_advance_goes_to_the_very_end(database, pgcdc, slot):
+    assert pgcdc("slot", "advance", slot, "-d", database.uri, "--to", log_end(database), "--yes").status == 0
+
+
 def test_advance_goes_nowhere_for_a_position_beyond_the_log(database, pgcdc, slot):
     at = database.confirmed(slot)
     ran = pgcdc("slot", "advance", slot, "-d", database.uri, "--to", "FFFF/0", "--yes")
@@ -153,11 +157,10 @@ def test_a_slot_of_another_database_is_advanced_there_if_not_here(database, pgcd
     slot = elsewhere.create_slot()
     line = ("slot", "advance", slot, "--to", "now", "--yes", "-d")
     if database.server.version < 17:
-        reason = f'replication slot "{slot}" was not created in this database'
         refused(
             *(*line, database.uri),
             status=2,
-            error=f'could not advance slot "{slot}": {reason}',
+            error=f'could not advance slot "{slot}": it belongs to database "{elsewhere.name}"',
             hint=f"with -d {elsewhere.name} it can be advanced",
         )
     assert pgcdc(*line, elsewhere.uri).status == 0
@@ -209,6 +212,12 @@ def test_two_phase_is_enabled_later_for_pgoutput_only(refused):
             error=f'could not alter slot "{slot}": two-phase can be enabled later only for pgoutput',
             hint="create another slot with --two-phase, and read the old one to its end first",
         )
+        refused(
+            *("slot", "alter", slot, "-d", database.uri, "--no-two-phase"),
+            status=2,
+            error=f'could not alter slot "{slot}": changing two-phase of a slot needs PostgreSQL 18',
+            hint="create another slot without it, and read the old one to its end first",
+        )
         database.connection.close()
     finally:
         server.stop()
@@ -259,6 +268,17 @@ def test_who_may_not_use_slots_is_told_the_right(own_server, pgcdc, command, man
     if not managed:
         assert pgcdc("slot", name, slot, *options, "-d", uri).status == 0
     database.connection.close()
+
+
+def test_who_may_use_slots_is_not_told_to_get_the_right(database18, pgcdc):
+    """It lacks another one."""
+    slot, role = database18.create_slot(), f"r_{database18.name}"
+    database18.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    database18.execute("REVOKE EXECUTE ON FUNCTION pg_replication_slot_advance FROM PUBLIC")
+    uri = database18.server.uri(database18.name, user=role)
+    ran = pgcdc("slot", "advance", slot, "--to", "now", "--yes", "-d", uri)
+    assert (ran.status, ran.err.splitlines()[1]) == (4, f"hint: {ErrorKind.RIGHTS.rule.hint}")
+    database18.execute(f"DROP ROLE {role}")
 
 
 @pytest.fixture
