@@ -59,7 +59,6 @@ class Session:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-            self._connection = None
 
     def rest(self) -> None:
         """Close a connection that nothing was asked over for a while; the next question opens another.

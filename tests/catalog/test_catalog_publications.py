@@ -60,6 +60,11 @@ def test_tables_that_can_be_published_are_listed_without_their_partitions(databa
     assert catalog.tables() == [("Other", 'B "b"'), ("Other", "z"), ("public", "a"), ("public", "p")]
 
 
+def test_schemas_of_a_publication_are_in_the_order_of_their_names(catalog):
+    catalog.create_publication(Publication("p", schemas=("public", "Other")))
+    assert catalog.publication("p").schemas == ("Other", "public")
+
+
 def test_publications_are_listed_by_name_and_found_by_it(catalog):
     for name in ("b", "a", "c"):
         catalog.create_publication(Publication(name))

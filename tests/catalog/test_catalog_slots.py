@@ -139,6 +139,14 @@ def test_facts_are_those_a_stream_depends_on(database, catalog):
     catalog.check_wal_level()
 
 
+def test_a_superuser_may_replicate_without_the_attribute(database):
+    role = f"boss_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN SUPERUSER NOREPLICATION")
+    with Catalog(make_conninfo(database.uri, user=role)) as catalog:
+        assert catalog.facts().may_replicate
+    database.execute(f"DROP ROLE {role}")
+
+
 def test_a_wal_level_below_logical_is_a_usage_error(own_server):
     server = own_server(18, {"wal_level": "replica"})
     with Catalog(server.uri()) as catalog, pytest.raises(PgcdcError, match="wal_level is replica") as caught:
@@ -206,17 +214,17 @@ def test_a_walsender_is_asked_only_what_opens_no_table(database):
         partial(Catalog.drop_publication, name="pub"),
     )
     try:
-        with (
-            ReplicationConnection(conninfo) as connection,
-            Catalog(conninfo) as catalog,
-            catalog.over(connection.own_session),
-        ):
-            assert catalog.slot(slot).name == slot
-            assert catalog.other_slots(slot, "") == f'did you mean "{slot}"; or '
-            catalog.check_publications(["pub"], for_slot=True)
-            catalog.check_wal_level()
-            for asks in others:
-                with pytest.raises(PgcdcError, match="too many connections"):
-                    asks(catalog)
+        with ReplicationConnection(conninfo) as connection, Catalog(conninfo) as catalog:
+            with catalog.over(connection.own_session):
+                assert catalog.slot(slot).name == slot
+                assert catalog.other_slots(slot, "") == f'did you mean "{slot}"; or '
+                catalog.check_publications(["pub"], for_slot=True)
+                catalog.check_wal_level()
+                for asks in others:
+                    with pytest.raises(PgcdcError, match="too many connections"):
+                        asks(catalog)
+            # From then on it streams.
+            with pytest.raises(PgcdcError, match="too many connections"):
+                catalog.slots()
     finally:
         database.execute(f"DROP ROLE {role}")

@@ -444,6 +444,12 @@ def test_an_alteration_that_the_server_refuses_says_where_to_look(shop, pgcdc, r
     refused(*line, status=status, error=f'could not alter publication "p": {reason}', hint=hint)
 
 
+def test_of_all_tables_none_can_be_added(shop, pgcdc):
+    create(pgcdc, shop, "--all-tables")
+    ran = pgcdc("publication", "alter", "p", "-d", shop.uri, "--add-table", "orders")
+    assert (ran.status, ran.err.splitlines()[1]) == (7, f"hint: {PUBLISHED}")
+
+
 @pytest.mark.parametrize(
     ("sqlstate", "status", "hint"),
     [

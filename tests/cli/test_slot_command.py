@@ -198,6 +198,13 @@ def test_drop_asks_nothing_about_a_slot_that_is_in_use_unless_it_waits(database,
     reader.close()
 
 
+def test_peek_shows_no_progress_on_a_terminal(database, name):
+    database.execute("CREATE PUBLICATION p")
+    database.create_slot(name)
+    line = ("slot", "peek", name, "-d", database.uri)
+    assert at_terminal(*line, answer=b"", stdout=subprocess.DEVNULL) == (0, "END")
+
+
 @pytest.mark.parametrize(
     ("words", "others"),
     [(["--yes"], {}), ([], {"stderr": subprocess.DEVNULL}), ([], {"stdin": subprocess.DEVNULL})],

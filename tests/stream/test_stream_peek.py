@@ -11,6 +11,8 @@ from processes import PGCDC, stream_command, wait_until
 from servers import Database
 from stream_runs import numbers, stream
 
+from pgcdc_cli.replication.failures import PUBLICATION_HINT
+
 CHOOSE = "name the publication with which the slot is read: --publication NAME"
 
 
@@ -186,6 +188,14 @@ def test_slot_peek_of_publications_that_do_not_go_together_says_what_to_do(datab
     assert (every.returncode, every.stderr.splitlines()[-1]) == (7, f"hint: {CHOOSE}")
     one = peek(database, slot, "--publication", "pub")
     assert (one.returncode, one.stdout.count("INSERT")) == (0, 1)
+
+
+def test_slot_peek_of_the_only_publication_says_that_it_came_too_late(database):
+    database.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    slot = database.create_slot()
+    database.execute("INSERT INTO t VALUES (1); CREATE PUBLICATION pub FOR TABLE t")
+    run = peek(database, slot)
+    assert (run.returncode, run.stderr.splitlines()[-1]) == (7, f"hint: {PUBLICATION_HINT}")
 
 
 def test_a_two_phase_slot_can_be_looked_at(database18, tmp_path):
