@@ -163,6 +163,8 @@ def test_a_slot_of_another_database_is_advanced_there_if_not_here(database, pgcd
             error=f'could not advance slot "{slot}": it belongs to database "{elsewhere.name}"',
             hint=f"with -d {elsewhere.name} it can be advanced",
         )
+    else:
+        assert pgcdc(*line, database.uri).status == 0
     assert pgcdc(*line, elsewhere.uri).status == 0
     elsewhere.drop()
 
