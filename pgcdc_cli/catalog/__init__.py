@@ -1,8 +1,7 @@
 """Query the server's catalogs: tables, slots, publications, and what a stream depends on."""
 
 import logging
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from shlex import quote
 from typing import TYPE_CHECKING, Self
@@ -18,10 +17,12 @@ from pgcdc_cli.catalog.publications import (
     check_names,
     create_statement,
     drop_statement,
+    limit,
     members,
     missing_publications,
     read_publications,
     read_published,
+    read_table_names,
     read_tables,
 )
 from pgcdc_cli.catalog.server import (
@@ -67,6 +68,7 @@ __all__ = [
     "PublishedTable",
     "ServerFacts",
     "Slot",
+    "limit",
     "members",
 ]
 
@@ -243,12 +245,16 @@ class Catalog:
         with self._session.impatient():
             return read_published(self._session, names)
 
-    def create_publication(self, publication: Publication) -> None:
-        """Create a publication of tables, of all tables in schemas, or of all tables."""
+    def create_publication(self, publication: Publication, *, only: bool = False) -> None:
+        """Create a publication of tables, of all tables in schemas, or of all tables.
+
+        `only`: without tables that inherit from those named.
+        """
         doing = f'create publication "{publication.name}"'
         check_names(self._session, doing, [publication])
         try:
-            self._session.run(create_statement(publication), doing, {"42710": ErrorKind.PUBLICATION})
+            statement = create_statement(publication, only=only)
+            self._session.run([statement], doing, {"42710": ErrorKind.PUBLICATION})
         except PgcdcError as error:
             if error.kind is ErrorKind.RIGHTS:
                 error.hint = create_grant(self._session)
@@ -272,21 +278,16 @@ class Catalog:
                 raise
             return []
 
-    def tables(self) -> list[tuple[str, str]]:
-        """List the tables that can be published, by schema and name; partitions belong to their root."""
-        return read_tables(self._session)
+    def table_names(self, oids: Sequence[int]) -> dict[int, tuple[str, str]]:
+        """Look up the schemas and names of those of these tables that exist."""
+        return read_table_names(self._session, oids)
 
-    def limit_publication(self, publication: Publication, tables: AbstractSet[tuple[str, str]]) -> None:
-        """Let a publication have just these tables; those that it has keep their columns and row filters.
+    def tables(self, includes: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+        """List the included tables that can be published, by schema and name.
 
-        So only those that are new must be the owner's own, and tables that stay aren't locked.
+        Partitions are published with a table above them that is included, and left out of the list then.
         """
-        name, before = publication.name, {(table.schema, table.name) for table in publication.tables}
-        new = [PublishedTable(*table) for table in sorted(tables - before)]
-        others = [PublishedTable(*table) for table in sorted(before - tables)]
-        change = Alteration(add=members(name, new), drop=members(name, others, publication.schemas))
-        if change != Alteration():
-            self.alter_publication(name, change)
+        return read_tables(self._session, includes)
 
     def alter_publication(self, name: str, change: Alteration) -> None:
         """Alter a publication in one transaction."""
@@ -303,7 +304,7 @@ class Catalog:
         # The server would cut off a name that is too long, and drop another publication.
         if not self.missing_publications([name]):
             with hints({ErrorKind.RIGHTS: _OWNERS.format(quote(name))}):
-                self._session.run(drop_statement(name), doing, {"42704": ErrorKind.PUBLICATION})
+                self._session.run([drop_statement(name)], doing, {"42704": ErrorKind.PUBLICATION})
         elif not if_exists:
             hint = self.other_publications(name)
             raise PgcdcError(ErrorKind.PUBLICATION, f"could not {doing}: it does not exist", hint=hint)

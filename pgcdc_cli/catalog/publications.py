@@ -1,6 +1,7 @@
 """Publications: what they publish, and the statements that create, alter and drop them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -33,9 +34,18 @@ ORDER BY p.pubname
 """
 
 _TABLES = """
-SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' AND c.oid >= 16384
+SELECT n.nspname, c.relname,
+       (SELECT json_agg(json_build_array(an.nspname, ac.relname))
+        FROM pg_partition_ancestors(c.oid) AS a (oid) JOIN pg_class ac ON ac.oid = a.oid
+        JOIN pg_namespace an ON an.oid = ac.relnamespace WHERE a.oid <> c.oid)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
 ORDER BY 1, 2
+"""
+
+_NAMES = """
+SELECT c.oid::bigint, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY (%(oids)s::oid[])
 """
 
 _PUBLISHED = """
@@ -87,9 +97,21 @@ def read_publications(session: Session, name: str | None) -> list[Publication]:
     return [_publication(row) for row in rows]
 
 
-def read_tables(session: Session) -> list[tuple[str, str]]:
-    """List the tables that can be published, by schema and name; partitions belong to their root."""
-    return [(schema, table) for schema, table in session.ask(_TABLES, {}, "list the tables")]
+def read_tables(session: Session, includes: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+    """List the included tables that can be published, by schema and name.
+
+    Partitions are published with a table above them that is included, and left out of the list then.
+    """
+    rows = session.ask(_TABLES, {}, "list the tables")
+    above = {(schema, name): set(map(tuple, ancestors or ())) for schema, name, ancestors in rows}
+    included = {table for table in above if includes(*table)}
+    return [table for table in above if table in included and not above[table] & included]
+
+
+def read_table_names(session: Session, oids: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """Look up the schemas and names of those of these tables that exist."""
+    rows = session.ask(_NAMES, {"oids": list(oids)}, "look up the names of tables", opens_no_table=True)
+    return {oid: (schema, name) for oid, schema, name in rows}
 
 
 def _publication(row: tuple[Any, ...]) -> Publication:
@@ -136,8 +158,11 @@ def _names(publication: Publication) -> Iterator[str]:
         yield from (table.schema, table.name, *(table.columns or ()))
 
 
-def create_statement(publication: Publication) -> sql.Composed:
-    """Write CREATE PUBLICATION; without tables and schemas it publishes nothing yet."""
+def create_statement(publication: Publication, *, only: bool = False) -> sql.Composed:
+    """Write CREATE PUBLICATION; without tables and schemas it publishes nothing yet.
+
+    Tables that inherit from a named one are published with it, unless `only` those named are meant.
+    """
     settings = _settings(
         publication.operations,
         via_root=publication.via_root,
@@ -145,7 +170,7 @@ def create_statement(publication: Publication) -> sql.Composed:
         generated_columns=None if publication.generated_columns == "none" else publication.generated_columns,
     )
     return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
-        sql.Identifier(publication.name), _objects(publication), settings
+        sql.Identifier(publication.name), _objects(publication, only=only), settings
     )
 
 
@@ -167,7 +192,7 @@ def _settings(
 class Alteration:
     """Changes to a publication; None leaves something as it is. `put` replaces its tables and schemas.
 
-    Only the tables and schemas of `add`, `drop` and `put` are used.
+    Only the tables and schemas of `add`, `drop` and `put` are used. `only` is as in `create_statement`.
     """
 
     add: Publication | None = None
@@ -176,6 +201,7 @@ class Alteration:
     operations: tuple[str, ...] | None = None
     via_root: bool | None = None
     generated_columns: GeneratedColumns | None = None
+    only: bool = False
 
 
 def members(name: str, tables: Sequence[PublishedTable], schemas: Sequence[str] = ()) -> Publication | None:
@@ -183,13 +209,26 @@ def members(name: str, tables: Sequence[PublishedTable], schemas: Sequence[str] 
     return Publication(name, tables=tuple(tables), schemas=tuple(schemas)) if tables or schemas else None
 
 
-def alter_statements(name: str, change: Alteration) -> sql.Composed:
-    """Write all statements into one string, which the server runs as one transaction."""
+def limit(publication: Publication, tables: AbstractSet[tuple[str, str]]) -> Alteration | None:
+    """Return what leaves a publication just these tables; None if it has them.
+
+    Those that it has keep their columns and row filters. Only those that are new must be the owner's own, and
+    tables that stay aren't locked.
+    """
+    name, before = publication.name, {(table.schema, table.name) for table in publication.tables}
+    new = [PublishedTable(*table) for table in sorted(tables - before)]
+    others = [PublishedTable(*table) for table in sorted(before - tables)]
+    add, drop = members(name, new), members(name, others, publication.schemas)
+    return Alteration(add, drop, only=True) if add or drop else None
+
+
+def alter_statements(name: str, change: Alteration) -> list[sql.Composed]:
+    """Write the statements, to be run in one transaction."""
     alter = sql.SQL("ALTER PUBLICATION {}").format(sql.Identifier(name))
     # DROP comes first, so that a table can be dropped and added again with other columns.
     acts = {"DROP": change.drop, "ADD": change.add, "SET": change.put}
-    parts: list[sql.Composable] = [
-        sql.SQL(f"{{}} {act}{{}}").format(alter, sql.SQL(_objects(which).as_string()[4:]))
+    parts = [
+        sql.SQL(f"{{}} {act}{{}}").format(alter, sql.SQL(_objects(which, only=change.only).as_string()[4:]))
         for act, which in acts.items()
         if which is not None
     ]
@@ -198,13 +237,14 @@ def alter_statements(name: str, change: Alteration) -> sql.Composed:
     )
     if settings.as_string():
         parts.append(sql.SQL("{} SET ({})").format(alter, settings))
-    return sql.SQL("; ").join(parts)
+    return parts
 
 
-def _objects(publication: Publication) -> sql.Composable:
+def _objects(publication: Publication, *, only: bool) -> sql.Composable:
     if publication.all_tables:
         return sql.SQL(" FOR ALL TABLES")
-    parts: list[sql.Composable] = [sql.SQL("TABLE {}").format(_table(t)) for t in publication.tables]
+    table = sql.SQL("TABLE ONLY {}" if only else "TABLE {}")
+    parts: list[sql.Composable] = [table.format(_table(one)) for one in publication.tables]
     parts += [sql.SQL("TABLES IN SCHEMA {}").format(sql.Identifier(s)) for s in publication.schemas]
     return sql.SQL(" FOR {}").format(sql.SQL(", ").join(parts)) if parts else sql.SQL("")
 

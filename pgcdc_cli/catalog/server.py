@@ -13,11 +13,16 @@ from pgcdc_cli.catalog.managed_service import BY_SETTING, REPLICATION_ROLE, Mana
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.failures import Kinds, server_failure
-from pgcdc_cli.replication.session import SessionConnection, ask, connect
+from pgcdc_cli.replication.session import SessionConnection, ask, connect, warning_if_it_takes_long
 from pgcdc_cli.types.database_text import DatabaseText
 
 _RESTS_AFTER = 5.0
 """Seconds without a question after which a session that a stream may need again is closed."""
+
+_WAITS = (
+    "it takes long to {}; to see whose locks that waits for:"
+    " SELECT pid, xact_start, query FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids({}))"
+)
 
 Waiting = Callable[[], AbstractContextManager[None]]
 """Makes a context for a wait for a server, such as one in which a signal ends the wait."""
@@ -105,11 +110,19 @@ class Session:
                 with suppress(psycopg.Error):
                     connection.execute("SET lock_timeout = 0")
 
-    def run(self, statement: sql.Composable, doing: str, kinds: Kinds) -> None:
-        """Execute a statement without a result; `kinds` are error kinds by SQLSTATE that only it has."""
+    def run(self, statements: Sequence[sql.Composable], doing: str, kinds: Kinds) -> None:
+        """Execute statements in one transaction; `kinds` are error kinds by SQLSTATE that only they have.
+
+        The server refuses a text that has more than one, such as that of a row filter with a semicolon:
+        `binary` asks for the extended query protocol, which isn't needed otherwise.
+        """
         try:
             with self._waiting():
-                self._open().execute(statement.as_string().encode())
+                connection = self._open()
+                waits = _WAITS.format(doing, connection.info.backend_pid)
+                with warning_if_it_takes_long(waits), connection.transaction():
+                    for statement in statements:
+                        psycopg.Cursor(connection).execute(statement.as_string().encode(), binary=True)
         except psycopg.Error as error:
             raise server_failure(doing, error, kinds) from error
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pgcdc_cli.cli.command_tree import usage_error
 from pgcdc_cli.cli.printing import wants_colour
 from pgcdc_cli.cli.units import name_and_value
-from pgcdc_cli.errors import ErrorKind, PgcdcError
+from pgcdc_cli.errors import ErrorKind, PgcdcError, quoted_list
 from pgcdc_cli.formats.interface import Compression, FormatName, Layout, Numeric
 from pgcdc_cli.types.database_text import InvalidText
 
@@ -52,6 +52,11 @@ _CONNECTOR_MODES = {"never": ("never", "no_data"), "initial": ("initial",), "onl
 """The values of `snapshot.mode` that agree with one of `--snapshot`; the first is used if none is given."""
 
 
+_LEFT = (
+    'publication "%s" no longer publishes %s: the lists leave that out. Another stream that reads it needs a'
+    " publication of its own"
+)
+_LIMITING = 'limit publication "{}" to the tables that pass the filters'
 _ALL_TABLES = "take it as it is: publication.autocreate.mode=all_tables; events are filtered all the same"
 _NO_TABLES = (
     "check table.include.list and the other lists: each pattern matches a whole name, such as public.orders"
@@ -142,7 +147,9 @@ def with_connector(settings: "StreamSettings", config: "ConnectorConfig", worker
         if_not_exists=settings.if_not_exists or not settings.create_slot,
         snapshot=_connector_plan(config, workers),
         includes=config.includes_table,
-        make_publication=_publication_maker(config, settings.publications[0]) if makes else None,
+        make_publication=_publication_maker(config, settings.publications[0], settings.slot)
+        if makes
+        else None,
         heartbeat_interval=config.heartbeat_interval_ms / 1000,
     )
 
@@ -171,11 +178,14 @@ def _connector_plan(config: "ConnectorConfig", workers: int) -> "SnapshotPlan | 
     )
 
 
-def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catalog, bool], None] | None":
+def _publication_maker(
+    config: "ConnectorConfig", name: str, slot: str
+) -> "Callable[[Catalog, bool], None] | None":
     """Return a function that creates a publication by `publication.autocreate.mode`; None for none.
 
     Whether the stream is new is the function's second argument: another one's slot can't see a publication
-    that is created later, but it does see what is added to one.
+    that is created later, but it does see what is added to one. It isn't changed while another process reads
+    the slot.
     """
     mode, via_root = config.publication_autocreate_mode, config.publish_via_partition_root
     if mode == "disabled":
@@ -185,46 +195,74 @@ def _publication_maker(config: "ConnectorConfig", name: str) -> "Callable[[Catal
         from pgcdc_cli.catalog import Publication
 
         existing = catalog.publication(name) if new or mode == "filtered" else None
-        if mode == "filtered" and new:
-            _filter_publication(catalog, config, name, existing)
-        elif mode == "filtered" and existing is not None:
-            _filter_again(catalog, config, name, existing)
+        if mode == "filtered" and existing is not None:
+            _follow_filters(catalog, config, existing, slot, new=new)
+        elif mode == "filtered" and new:
+            _create_filtered(catalog, config, name)
         elif new and existing is None:
             catalog.create_publication(Publication(name, all_tables=mode == "all_tables", via_root=via_root))
 
     return make
 
 
-def _filter_again(catalog: "Catalog", config: "ConnectorConfig", name: str, existing: "Publication") -> None:
+def _follow_filters(
+    catalog: "Catalog", config: "ConnectorConfig", existing: "Publication", slot: str, *, new: bool
+) -> None:
     """Let a publication follow the filters, or warn: a table that isn't ours must not end a stream."""
     from psycopg import Error
 
     try:
-        _filter_publication(catalog, config, name, existing)
+        _limit_publication(catalog, config, existing, slot)
     except PgcdcError as error:
-        if error.kind.rule.transient or not isinstance(error.__cause__, Error):
+        if new or error.kind.rule.transient or not isinstance(error.__cause__, Error):
             raise
         log.warning("%s; it publishes what it did before", error.message)
 
 
-def _filter_publication(
-    catalog: "Catalog", config: "ConnectorConfig", name: str, existing: "Publication | None"
+def _limit_publication(
+    catalog: "Catalog", config: "ConnectorConfig", existing: "Publication", slot: str
 ) -> None:
     """Let a publication have just the tables that pass the filters."""
+    from pgcdc_cli.catalog import limit
+
+    name, wanted = existing.name, _filtered_tables(catalog, config, existing.name)
+    if existing.all_tables:
+        message = f"could not {_LIMITING.format(name)}: it is for all"
+        raise PgcdcError(ErrorKind.PUBLICATION, message, hint=_ALL_TABLES)
+    change = limit(existing, set(wanted))
+    if change is None:
+        return
+    _check_is_free(catalog, slot)
+    catalog.alter_publication(name, change)
+    if change.drop is not None:
+        left = [f"{table.schema}.{table.name}" for table in change.drop.tables]
+        left += [f"{schema}.*" for schema in change.drop.schemas]
+        log.warning(_LEFT, name, quoted_list(left))
+
+
+def _check_is_free(catalog: "Catalog", name: str) -> None:
+    """Raise SLOT_ACTIVE if somebody reads the slot: perhaps a stream that needs the publication as it is."""
+    slot = catalog.slot(name)
+    if slot is not None and slot.active_pid is not None:
+        message = f'could not stream slot "{name}": process {slot.active_pid} is reading it'
+        raise PgcdcError(ErrorKind.SLOT_ACTIVE, message)
+
+
+def _create_filtered(catalog: "Catalog", config: "ConnectorConfig", name: str) -> None:
+    """Create a publication of the tables that pass the filters."""
     from pgcdc_cli.catalog import Publication, PublishedTable
 
-    wanted = [table for table in catalog.tables() if config.includes_table(*table)]
-    doing = f'limit publication "{name}" to the tables that pass the filters'
-    if not wanted:
-        raise PgcdcError(ErrorKind.USAGE, f"could not {doing}: there are none", hint=_NO_TABLES)
-    if existing is not None and existing.all_tables:
-        raise PgcdcError(ErrorKind.PUBLICATION, f"could not {doing}: it is for all", hint=_ALL_TABLES)
-    if existing is not None:
-        catalog.limit_publication(existing, set(wanted))
-        return
-    tables = tuple(PublishedTable(*table) for table in wanted)
+    tables = tuple(PublishedTable(*table) for table in _filtered_tables(catalog, config, name))
     via_root = config.publish_via_partition_root
-    catalog.create_publication(Publication(name, tables=tables, via_root=via_root))
+    catalog.create_publication(Publication(name, tables=tables, via_root=via_root), only=True)
+
+
+def _filtered_tables(catalog: "Catalog", config: "ConnectorConfig", name: str) -> list[tuple[str, str]]:
+    tables = catalog.tables(config.includes_table)
+    if not tables:
+        message = f"could not {_LIMITING.format(name)}: there are none"
+        raise PgcdcError(ErrorKind.USAGE, message, hint=_NO_TABLES)
+    return tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,12 +55,14 @@ SESSION_SETTINGS = {
     "client_min_messages": "warning",
     "jit": "off",
     "gin_fuzzy_search_limit": "0",
+    "synchronous_commit": "local",
 }
 """Set by statement, and not by the connection parameter `options`, which is left to the user.
 
 Timeouts of a role or a database are meant for shorter work; pg_dump disables them, too. Compiling queries of
 the catalog (`jit`) takes far longer than running them. With `gin_fuzzy_search_limit` a row filter that an
-index answers leaves out rows at random.
+index answers leaves out rows at random. Our commits, such as of a publication, wait for no standby: the only
+one may be the stream that is about to begin.
 """
 
 _NETWORK = {

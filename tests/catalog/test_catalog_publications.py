@@ -1,8 +1,11 @@
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
+from processes import wait_until
 
-from pgcdc_cli.catalog import Catalog, Publication, PublishedTable
+from pgcdc_cli.catalog import Alteration, Catalog, Publication, PublishedTable, members
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 
 
@@ -55,9 +58,12 @@ def test_a_publication_reads_back_as_it_was_made(catalog, publication):
 
 
 def test_tables_that_can_be_published_are_listed_without_their_partitions(database, catalog):
+    """A partition stands for itself if no table above it is included."""
     database.execute("CREATE TABLE p (id int) PARTITION BY RANGE (id); CREATE TABLE q PARTITION OF p DEFAULT")
     database.execute("CREATE UNLOGGED TABLE u (); CREATE TEMP TABLE t (); CREATE VIEW v AS SELECT 1")
-    assert catalog.tables() == [("Other", 'B "b"'), ("Other", "z"), ("public", "a"), ("public", "p")]
+    found = catalog.tables(lambda _schema, _table: True)
+    assert found == [("Other", 'B "b"'), ("Other", "z"), ("public", "a"), ("public", "p")]
+    assert catalog.tables(lambda _schema, table: table in {"a", "q"}) == [("public", "a"), ("public", "q")]
 
 
 def test_schemas_of_a_publication_are_in_the_order_of_their_names(catalog):
@@ -87,6 +93,7 @@ def test_a_publication_that_is_there_is_not_made_again(catalog):
         PublishedTable("public", "a", None, "nix > 1"),
         PublishedTable("public", "a", None, "id >"),
         PublishedTable("public", "a", None, "random() > 0.5"),
+        PublishedTable("public", "a", None, "id > 1); CREATE TABLE public.other (); --"),
     ],
 )
 def test_a_table_column_or_filter_that_does_not_do_is_a_usage_error(catalog, table):
@@ -100,6 +107,22 @@ def test_an_unknown_operation_is_a_usage_error(catalog):
     with pytest.raises(PgcdcError) as caught:
         catalog.create_publication(Publication("p", operations=("merge",)))
     assert caught.value.kind is ErrorKind.USAGE
+
+
+def test_whose_lock_an_alteration_waits_for_is_said(database, catalog, caplog, monkeypatch):
+    """Such as that of a VACUUM or CREATE INDEX of a table that is to be published."""
+    catalog.create_publication(Publication("p"))
+    monkeypatch.setattr("pgcdc_cli.replication.session.QUIET", 0.1)
+    change = Alteration(add=members("p", [PublishedTable("public", "a")]))
+    with ThreadPoolExecutor(1) as background, psycopg.connect(database.uri) as holder:
+        holder.execute("LOCK a IN SHARE UPDATE EXCLUSIVE MODE")
+        altered = background.submit(catalog.alter_publication, "p", change)
+        wait_until(lambda: "to see whose locks" in caplog.text)
+        query = caplog.messages[-1].split("waits for: ")[1]
+        wait_until(lambda: [pid for pid, *_ in database.execute(query)] == [holder.info.backend_pid])
+        holder.rollback()
+        altered.result()
+    assert [table.name for table in catalog.publication("p").tables] == ["a"]
 
 
 def test_dropping_what_is_not_there_fails_unless_told_otherwise(catalog):

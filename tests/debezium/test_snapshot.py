@@ -234,6 +234,66 @@ def test_only_the_publication_of_the_stream_s_own_source_is_changed(database18, 
     assert database18.execute(theirs).fetchall() == [("b",)]
 
 
+PUBLISHED = "SELECT tablename FROM pg_publication_tables ORDER BY 1"
+
+
+def test_tables_that_inherit_from_one_another_join_and_leave_by_themselves(database18, tmp_path):
+    """ALTER PUBLICATION would take those that inherit from a table along with it, or be refused."""
+    database18.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)"
+    )
+    filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now", "-c")
+    for number, names in enumerate(["parent", "child|parent", "child", "child|parent", "parent"]):
+        run(database18, tmp_path / "out", *filtered, f"table.include.list=public.({names})")
+        assert "|".join(name for (name,) in database18.execute(PUBLISHED)) == names
+        database18.execute("INSERT INTO child VALUES (%s)", (number,))
+    assert [event["after"]["id"] for event in events(tmp_path / "out")] == [1, 2]
+
+
+def test_a_partition_that_the_lists_name_is_published_by_itself(database18, tmp_path):
+    """With its root, if they have that, too."""
+    database18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE low PARTITION OF m FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE high PARTITION OF m FOR VALUES FROM (100) TO (200)"
+    )
+    filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now", "-c")
+    for number, names in enumerate(["t|low", "t|m|low", "low"]):
+        run(database18, tmp_path / "out", *filtered, f"table.include.list=public.({names})")
+        database18.execute("INSERT INTO m VALUES (%s), (%s)", (number, 100 + number))
+    run(database18, tmp_path / "out", *filtered, "table.include.list=public.low")
+    assert [event["after"]["id"] for event in events(tmp_path / "out")] == [0, 1, 2]
+
+
+def test_what_leaves_a_publication_is_said_since_another_stream_may_need_it(database18, tmp_path):
+    for name in ("a", "b"):
+        database18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now", "-c")
+    run(database18, tmp_path / "out", *filtered, "table.include.list=public.a")
+    other = ("-S", f"o_{database18.name}", *filtered, "table.include.list=public.b")
+    ended = run_warm(command(database18, tmp_path / "other", *other))
+    warning = 'pgcdc: warning: publication "dbz_publication" no longer publishes "public.a": the lists leave'
+    assert (ended.returncode, ended.stderr.startswith(warning)) == (0, True)
+    assert "needs a publication of its own" in ended.stderr
+
+
+def test_the_publication_of_a_slot_that_is_being_read_is_not_changed(database18, tmp_path):
+    """Two connectors without a slot.name have the same slot: the one that comes later is refused."""
+    for name in ("a", "b"):
+        database18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    filtered = ("-c", "publication.autocreate.mode=filtered", "-c")
+    run(database18, tmp_path / "out", *filtered, "table.include.list=public.a", "--endpos", "now")
+    database18.execute("INSERT INTO a VALUES (1)")
+    line = command(database18, tmp_path / "out", *filtered, "table.include.list=public.a")
+    with subprocess.Popen(line) as reader:
+        wait_until((tmp_path / "out").read_text)
+        more = (*filtered, "table.include.list=public.b", "--no-loop")
+        ended = run_warm(command(database18, tmp_path / "other", *more))
+        reader.terminate()
+    assert (ended.returncode, "is reading it" in ended.stderr) == (5, True)
+    assert database18.execute(PUBLISHED).fetchall() == [("a",)]
+
+
 def test_a_publication_for_all_tables_is_not_filtered(database18, tmp_path):
     database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database18.execute("CREATE PUBLICATION dbz_publication FOR ALL TABLES")

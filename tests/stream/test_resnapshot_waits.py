@@ -11,7 +11,7 @@ import pytest
 from processes import PGCDC, stream_command, wait_until
 from resnapshot_runs import OFTEN, Resnapshots, create_items, source
 from servers import Database
-from stream_runs import NOW, stream
+from stream_runs import FORMATS, NOW, stream
 
 from pgcdc_cli.stream.snapshot.resnapshot_session import Visibility
 
@@ -187,6 +187,29 @@ def test_a_stream_that_commits_wait_for_waits_for_none_of_its_own(nine, tmp_path
     let_commits_go(nine)
     waiting.join()
     assert (run.returncode, run.stderr, len(runs.rows_read())) == (0, "", 9)
+
+
+def test_nor_does_it_wait_for_its_own_change_of_a_publication(nine, tmp_path):
+    """The publication of a connector follows its lists before the stream begins."""
+    line = (
+        nine.uri,
+        nine.create_slot(),
+        "-D",
+        str(tmp_path / "out"),
+        *FORMATS["debezium"],
+        *NOW,
+        "-s",
+        "0.1",
+    )
+    filtered = (*line, "--snapshot", "never", "-c", "publication.autocreate.mode=filtered")
+    assert stream(*filtered, "-c", "table.include.list=public.items").returncode == 0
+    waiting = let_commits_wait(nine, standby="pgcdc")
+    run = stream(*filtered)
+    let_commits_go(nine)
+    waiting.join()
+    assert run.returncode == 0
+    published = "SELECT tablename FROM pg_publication_tables ORDER BY 1"
+    assert nine.execute(published).fetchall() == [("items",), ("other",)]
 
 
 def let_commits_wait(database: Database, standby: str = "nobody") -> threading.Thread:

@@ -40,11 +40,10 @@ _STANDBY_WAITS = (
 )
 
 # Rows come in the table's order: not from where a concurrent scan of it is, nor as workers find them. The
-# server raises an error instead of leaving out rows (`row_security`). The commit, if there is a transaction
-# ID, waits for no standby: the only one may be this stream.
+# server raises an error instead of leaving out rows (`row_security`).
 _SETTINGS = sql.SQL(
     "SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0;"
-    " SET LOCAL row_security = off; SET LOCAL synchronous_commit = local"
+    " SET LOCAL row_security = off"
 )
 
 GONE = (errors.UndefinedColumn, errors.UndefinedTable, errors.InvalidSchemaName)
