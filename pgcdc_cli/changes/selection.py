@@ -109,6 +109,11 @@ class Selection:
         }
         return {name: " ".join(sorted(some)) for name, some in given.items() if some}
 
+    def chooses_as(self, options: Mapping[str, str]) -> bool:
+        """Whether a checkpoint has the same patterns of tables among its options."""
+        ours = self.options
+        return all(ours.get(name) == options.get(name) for name in ("table", "exclude_table"))
+
 
 EVERYTHING = Selection()
 

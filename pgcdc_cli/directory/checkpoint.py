@@ -38,11 +38,18 @@ _OLDER_SERVER = (
     "the server is an older copy of itself: bring back the newer one, or use another directory and a new slot"
 )
 
-WARNED_OF = tuple(
+_LISTS = {
+    "table": "--table",
+    "exclude_table": "--exclude-table",
+    "wal2json.add_tables": "add-tables",
+    "wal2json.filter_tables": "filter-tables",
+}
+"""Options that choose among tables, as a checkpoint has them, and as they are given."""
+_CONNECTOR_LISTS = tuple(
     f"connector.{one}." for one in ("schema.include", "schema.exclude", "table", "message.prefix")
 )
-"""Beginnings of options that choose among changes: they may change from run to run, with a warning."""
-MAY_CHANGE = (*WARNED_OF, "connector.snapshot.", "connector.heartbeat.")
+"""Beginnings of a connector's options that choose among changes. All of them may change, with a warning."""
+MAY_CHANGE = (*_CONNECTOR_LISTS, "connector.snapshot.", "connector.heartbeat.")
 """Beginnings of all options that may change, since what is written already doesn't depend on them."""
 
 _AROUND = 30
@@ -234,13 +241,26 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
     both = ours.keys() & theirs.keys()
     every = sorted(ours.keys() | theirs.keys())
     differing = [one for one in every if ours.get(one) != theirs.get(one)]
-    for name in [one for one in differing if one.partition(".")[0] not in both - {one}]:
+    others = [one for one in differing if one not in _LISTS]
+    for name in [one for one in others if one.partition(".")[0] not in both - {one}]:
         # A checkpoint of an older version has no details.
         has_details = any(one.startswith(f"{name}.") for one in theirs)
         details = [one for one in differing if one.startswith(f"{name}.")] if has_details else []
         telling = [one for one in details if not one.startswith(MAY_CHANGE)]
         if telling or not details:
             raise _other_option(path, next(iter(telling), name), ours, theirs)
+
+
+def changed_lists(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Name the lists, as they are given, that choose other changes than the checkpoint's do."""
+    differing = [one for one in sorted(ours.keys() | theirs.keys()) if ours.get(one) != theirs.get(one)]
+    # Otherwise, it means the same.
+    of_connector = _CONNECTOR_LISTS if "connector" in differing else ()
+    return [
+        _LISTS.get(one) or one.partition(".")[2]
+        for one in differing
+        if one in _LISTS or one.startswith(of_connector)
+    ]
 
 
 def _other_option(path: str, name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> PgcdcError:

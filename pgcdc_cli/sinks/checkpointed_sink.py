@@ -17,10 +17,10 @@ from typing import ClassVar, Protocol
 
 from pgcdc_cli.changes.edge import Edge, LastEdge
 from pgcdc_cli.directory.checkpoint import (
-    WARNED_OF,
     Checkpoint,
     StreamSource,
     allow_mending,
+    changed_lists,
     check_options,
     read_checkpoint,
     write_checkpoint,
@@ -197,15 +197,22 @@ class CheckpointedSink:
         self._warn_of_lists()
         source, stream_id, end_lsn = checkpoint.source, checkpoint.stream_id, checkpoint.end_lsn
         self._save(
-            replace(self._saved, source=source, stream_id=stream_id, end_lsn=end_lsn, options=self._options)
+            replace(
+                self._saved,
+                source=source,
+                stream_id=stream_id,
+                end_lsn=end_lsn,
+                options=self._options,
+                read=self._edge.read,
+            )
         )
         self._edge.lsn = end_lsn
 
     def _warn_of_lists(self) -> None:
-        ours, theirs = self._options, self._saved.options
-        for name in sorted(ours.keys() | theirs.keys()):
-            if name.startswith(WARNED_OF) and ours.get(name) != theirs.get(name):
-                log.warning(_ANOTHER_LIST, name.partition(".")[2])
+        # Of a snapshot that begins anew, nothing is kept that was written with other lists.
+        if self._saved.end_lsn or self._saved.read:
+            for name in changed_lists(self._options, self._saved.options):
+                log.warning(_ANOTHER_LIST, name)
 
     def creating(self, position: Lsn) -> None:
         """Record durably that the stream's slot is about to be created at this position."""

@@ -69,7 +69,8 @@ class RunStart:
         self._catalog = catalog
         self._signals = signals
         self._format = format_
-        self._created = self._published = self._warned = self._warned_of_two_phase = False
+        self._created = self._published = False
+        self._warned = self._warned_of_lists = self._warned_of_two_phase = False
         self.position = Lsn(0)
         self.slot_to_come = self.snapshot_taken = self.begun = False
         self.two_phase = settings.protocol.two_phase
@@ -129,12 +130,15 @@ class RunStart:
         self._check_publications(for_slot=not self.slot_to_come)
         checkpoint = self._checked(source, position, connection)
         self._check_log_end(identity.wal_position, in_recovery=connection.in_recovery)
-        # Only now is it known that this is the source whose publication should change.
-        self._make_publication()
         self._check_selection()
         if checkpoint is not None or not self.begun:
             self._check_startpos(connection, identity.wal_position)
+            self._forget_left_out()
             self._sink.start(source, self._start_lsn(position), checkpoint)
+        # Only now is it known that this is the source whose publication should change. The checkpoint has the
+        # lists by now, so that a run with the earlier ones says that it differs, also if this one is killed.
+        self._make_publication()
+        self._check_lists()
         self.begun = self.begun or settings.snapshot is not None
 
     def _make_publication(self) -> None:
@@ -143,6 +147,14 @@ class RunStart:
         if make is not None and not self._published:
             make(self._catalog, self._sink.checkpoint is None)
             self._published = True
+
+    def _forget_left_out(self) -> None:
+        """Forget which tables an unfinished snapshot has read if their changes are left out from now on."""
+        read = self._sink.edge.read
+        if not (read and self.needs_snapshot):
+            return
+        names, includes = self._catalog.table_names([one.oid for one in read]), self._settings.includes
+        self._sink.edge.read = tuple(one for one in read if one.oid not in names or includes(*names[one.oid]))
 
     def _slot_position(self, connection: ReplicationConnection, source: StreamSource, log_end: Lsn) -> Lsn:
         settings = self._settings
@@ -249,34 +261,48 @@ class RunStart:
             self._catalog.check_publications(self._settings.publications, for_slot=for_slot)
 
     def _check_selection(self) -> None:
-        """Warn, once a run, about patterns, and a format's lists of tables, that match nothing.
+        """Warn, once a run, about patterns that match nothing.
 
-        Raises USAGE if patterns leave a new stream without tables. Lists don't: Debezium only warns, too.
+        Raises USAGE if patterns leave a stream without tables that is new, or had other patterns before.
         """
-        if not self._format.decodes or self._warned:
-            return
-        selection, lists = self._settings.selection, self._format.table_lists
-        if not (selection.options or lists):
+        selection, checkpoint = self._settings.selection, self._sink.checkpoint
+        if not (self._format.decodes and selection.options) or self._warned:
             return
         self._warned = True
-        try:
-            published = self._catalog.published(self._settings.publications)
-        except PgcdcError as error:
-            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                raise
-            log.warning("a published table is locked: could not tell whether each pattern matches one")
+        published = self._published_tables()
+        if published is None:
             return
         unmatched = selection.unmatched(published)
         nothing = not any(selection.includes(schema, table) for schema, table, _ in published)
         empty = nothing and (unmatched or not self._settings.protocol.messages)
-        if empty and self._sink.checkpoint is None:
+        if empty and (checkpoint is None or not selection.chooses_as(checkpoint.options)):
             reason = f'nothing in the publications matches "{unmatched[0]}"' if unmatched else _ALL_EXCLUDED
             raise PgcdcError(ErrorKind.USAGE, f"could not find a table to stream: {reason}", hint=_NO_TABLE)
         for pattern in unmatched:
             log.warning('nothing in the publications matches "%s"', pattern)
+
+    def _check_lists(self) -> None:
+        """Warn, once a run, about a format's lists of tables that match nothing; Debezium only warns, too."""
+        lists = self._format.table_lists if self._format.decodes else {}
+        if not lists or self._warned_of_lists:
+            return
+        self._warned_of_lists = True
+        published = self._published_tables()
+        if published is None:
+            return
         for name, has in lists.items():
             if not any(has(schema, table) for schema, table, _ in published):
                 log.warning("nothing in the publications matches %s", name)
+
+    def _published_tables(self) -> list[tuple[str, str, list[str]]] | None:
+        """List the published tables with their columns; None, with a warning, if one is locked."""
+        try:
+            return self._catalog.published(self._settings.publications)
+        except PgcdcError as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise
+            log.warning("a published table is locked: could not tell whether each pattern matches one")
+            return None
 
     def _checked(
         self, source: StreamSource, position: Lsn, connection: ReplicationConnection

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from pgcdc_cli.directory.checkpoint import check_options
+from pgcdc_cli.directory.checkpoint import changed_lists, check_options
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.formats.debezium.configuration_file import as_connector, read_properties
 from pgcdc_cli.formats.debezium.connector_config import ConnectorConfig
@@ -385,6 +385,15 @@ def test_another_salt_is_noticed_beside_what_may_change():
     with pytest.raises(PgcdcError, match=re.escape(salted)) as caught:
         check_options("c", other, one)
     assert "CzQM" not in caught.value.message
+
+
+def test_lists_that_are_written_in_another_way_are_no_other_lists():
+    given = {"topic.prefix": "shop", "table.include.list": "public.a,public.b"}
+    spaced = given | {"table.include.list": "public.a, public.b", "schema.include.list": ""}
+    one, other = (connector_config(properties).recorded for properties in (given, spaced))
+    assert changed_lists(one, other) == []
+    changed = connector_config(given | {"message.prefix.exclude.list": "x"}).recorded
+    assert changed_lists(one, changed) == ["message.prefix.exclude.list"]
 
 
 def test_a_directory_of_an_older_version_goes_on_with_other_lists():

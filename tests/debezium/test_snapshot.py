@@ -294,6 +294,21 @@ def test_the_publication_of_a_slot_that_is_being_read_is_not_changed(database18,
     assert database18.execute(PUBLISHED).fetchall() == [("a",)]
 
 
+def test_lists_that_a_killed_run_had_are_known_once_the_publication_has_followed_them(database18, tmp_path):
+    """Who goes back to the earlier ones is told: what came between has no event."""
+    for name in ("a", "b"):
+        database18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    filtered = ("-c", "publication.autocreate.mode=filtered", "--endpos", "now")
+    run(database18, tmp_path / "out", *filtered)
+    only = command(database18, tmp_path / "out", *filtered, "-c", "table.include.list=public.a")
+    line = [sys.executable, "-c", KILLED, "catalog", "alter_publication", "after", *only[len(PGCDC) :]]
+    assert subprocess.run(line, check=False).returncode == -signal.SIGKILL
+    assert database18.execute(PUBLISHED).fetchall() == [("a",)]
+    ended = run_warm(command(database18, tmp_path / "out", *filtered))
+    differs = "table.include.list differs from the last run's: from here on, other changes are written"
+    assert (ended.returncode, ended.stderr) == (0, f"pgcdc: warning: {differs}\n")
+
+
 def test_a_publication_for_all_tables_is_not_filtered(database18, tmp_path):
     database18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database18.execute("CREATE PUBLICATION dbz_publication FOR ALL TABLES")

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from processes import PGCDC, stream_command, wait_until
 from segments import contents, manifest
 from standbys import replayed
 from stream_runs import refused
+from test_stream_snapshot import KILLED
 from warm_process import run_warm
 
 DEBEZIUM = (
@@ -364,6 +366,23 @@ def test_an_excluded_table_that_is_missing_is_a_warning(shop18, tmp_path):
     ended = run(shop18.uri, *PUB, "--exclude-table", "public.missing", "-D", tmp_path / "out")
     assert ended.returncode == 0
     assert ended.stderr == 'pgcdc: warning: no table or column that could be read matches "public.missing"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "later"),
+    [
+        ([*DEBEZIUM, *PUB, "-c", "table.include.list=public.u"], [*DEBEZIUM, *PUB]),
+        (["--table", "t"], ["--table", "t", "--table", "u"]),
+    ],
+)
+def test_one_that_was_killed_may_begin_again_with_other_lists(shop18, tmp_path, before, later):
+    """Nothing is kept that was written with the earlier ones, so there is nothing to warn of."""
+    killed = [sys.executable, "-c", KILLED, "sink", "start", "after"]
+    killed += command(shop18.uri, *before, "-D", tmp_path / "out")[len(PGCDC) :]
+    assert subprocess.run(killed, check=False, timeout=60).returncode == -signal.SIGKILL
+    ended = run(shop18.uri, *later, "-D", tmp_path / "out")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert {"public.t", "public.u"} <= contents(tmp_path / "out").keys()
 
 
 @pytest.mark.parametrize("asked", ["snapshot --table a.b", "stream -S s --publication p"])

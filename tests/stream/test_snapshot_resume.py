@@ -206,6 +206,24 @@ def test_changes_of_a_table_that_another_has_replaced_before_it_was_read_are_no_
     assert operations(out, "empty") == "I"
 
 
+def test_a_table_that_a_connector_s_lists_left_out_meanwhile_is_read_again(shop18, tmp_path, slot):
+    """The filtered publication lacked it as soon as a run had these lists, even if it was killed at once."""
+    out = tmp_path / "out"
+    filtered = (*FORMATS["debezium"], *INITIAL, "-c", "publication.autocreate.mode=filtered")
+    killed(shop18, slot, out, *filtered)
+    assert len(checkpoint(out)["read"]) == 1
+    without = (*filtered, "-c", "table.exclude.list=public.accounts")
+    killed_at("catalog alter_publication after", shop18, slot, out, *without)
+    change_all(shop18, 1)
+    assert stream(shop18.uri, slot, "-D", str(out), *filtered, *NOW).returncode == 0
+    newest = {
+        one.after["id"]: one.after["balance"] for one in row_changes(out, "public.accounts") if one.after
+    }
+    now = source(shop18, "accounts")
+    assert {key: int(float(newest[key])) for key in now} == now
+    assert folded(out, "coins") == source(shop18, "coins")
+
+
 BUSY = "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from processes import wait_until
+from row_changes import row_changes
 from segments import contents, manifest
 from stream_runs import NOW, stream
 
@@ -183,6 +184,12 @@ def test_a_pattern_that_leaves_out_all_takes_nothing(shop, tmp_path):
     )
     run(shop, tmp_path, "--table", "public.orders")
     assert [line["new"]["id"] for line in lines(tmp_path, "public.orders")] == [1]
+    shop.execute("INSERT INTO orders VALUES (2)")
+    for _ in range(2):
+        ran = stream(shop.uri, shop.slot, "-D", str(tmp_path), *NOW, "--table", "public.order")
+        assert (ran.returncode, "could not find a table to stream" in ran.stderr) == (2, True)
+    run(shop, tmp_path, "--table", "public.orders")
+    assert [line["new"]["id"] for line in lines(tmp_path, "public.orders")] == [1, 2]
     shop.execute("ALTER PUBLICATION pub DROP TABLE orders")
     assert "warning" in run(shop, tmp_path, "--table", "public.orders")
 
@@ -222,12 +229,62 @@ def test_a_formats_list_that_has_no_published_table_is_warned_of(shop, tmp_path,
     assert said == [f"pgcdc: warning: nothing in the publications matches {name}\n", ""]
 
 
-def test_other_patterns_need_another_directory(shop, tmp_path):
+LISTS = {
+    "--table": (("--table", "*.orders"), ("--table", "*.audit", "--table", "*.orders")),
+    "--exclude-table": (("--exclude-table", "*.audit"), ()),
+    "filter-tables": (("--wal2json-option", "filter-tables=*.audit"), ()),
+    "add-tables": (
+        ("--wal2json-option", "add-tables=*.orders"),
+        ("--wal2json-option", "add-tables=*.orders,*.audit"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *((name, form) for name in ("--table", "--exclude-table") for form in ("jsonl", "arrow")),
+        *((name, "wal2json") for name in ("add-tables", "filter-tables")),
+    ],
+)
+def test_other_tables_may_be_chosen_later(shop, tmp_path, name, form):
+    """Their changes come from then on, as with a connector's lists; the wrong command line is seen."""
+    before, later = LISTS[name]
+    formatted = ("--format", form, "--layout", "stream") if form == "wal2json" else ("--format", form)
     write(shop)
-    run(shop, tmp_path, "--table", "*.orders", "--table", "*.audit")
-    run(shop, tmp_path, "--table", "*.audit", "--table", "*.orders")
-    ran = stream(shop.uri, shop.slot, "-D", str(tmp_path), *NOW, "--table", "*.orders")
-    assert ran.returncode == 2
+    assert run(shop, tmp_path, *formatted, *before) == ""
+    shop.execute("INSERT INTO audit VALUES (2); INSERT INTO orders VALUES (2)")
+    differs = f"{name} differs from the last run's: from here on, other changes are written"
+    assert run(shop, tmp_path, *formatted, *later) == f"pgcdc: warning: {differs}\n"
+    shop.execute("INSERT INTO audit VALUES (3); INSERT INTO orders VALUES (3)")
+    assert run(shop, tmp_path, *formatted, *reversed_pairs(later)) == ""
+    assert ids(tmp_path, form) == {"orders": [1, 2, 3], "audit": [2, 3]}
+
+
+def reversed_pairs(options: tuple[str, ...]) -> list[str]:
+    """Options with a value each, in the other order, which means the same."""
+    pairs = [options[at : at + 2] for at in range(0, len(options), 2)]
+    return [word for pair in reversed(pairs) for word in pair]
+
+
+def ids(out, form: str) -> dict[str, list[int]]:
+    """The rows' ids by table, without rows of other tables."""
+    if form != "wal2json":
+        return {name: [row.after["id"] for row in row_changes(out, f"public.{name}")] for name in TWO}
+    rows = [row for line in contents(out)[None] if (row := json.loads(line)).get("table") in TWO]
+    return {name: [row["columns"][0]["value"] for row in rows if row["table"] == name] for name in TWO}
+
+
+TWO = ("orders", "audit")
+
+
+def test_other_columns_need_another_directory(shop, tmp_path):
+    write(shop)
+    run(shop, tmp_path, "--exclude-column", "*.*.note", "--exclude-column", "*.*.what")
+    run(shop, tmp_path, "--exclude-column", "*.*.what", "--exclude-column", "*.*.note")
+    other = ("--exclude-column", "*.*.what", "--exclude-table", "*.audit")
+    ran = stream(shop.uri, shop.slot, "-D", str(tmp_path), *NOW, *other)
+    assert (ran.returncode, "its exclude_column is" in ran.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("option", ["--table", "--exclude-table", "--exclude-column"])

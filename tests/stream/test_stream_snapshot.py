@@ -91,13 +91,15 @@ def slots_of(database) -> list[str]:
 
 KILLED = """
 import os, signal, sys
+from pgcdc_cli.catalog import Catalog
 from pgcdc_cli.cli.app import main
 from pgcdc_cli.sinks.checkpointed_sink import CheckpointedSink
 from pgcdc_cli.stream.snapshot.initial_snapshot import SlotSnapshot
 from pgcdc_cli.stream.snapshot.snapshot_session import SnapshotSession
 
 owner, name, when = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
-owner = {"sink": CheckpointedSink, "slot": SlotSnapshot, "session": SnapshotSession}[owner]
+owners = {"sink": CheckpointedSink, "slot": SlotSnapshot, "session": SnapshotSession, "catalog": Catalog}
+owner = owners[owner]
 step = getattr(owner, name)
 
 def killed(*arguments, **more):
