@@ -293,6 +293,7 @@ class StreamRun:
             wanted,
             settings.resnapshot,
             connected.describe,
+            self._catalog.table_names,
             connected.text,
             lambda: self._signals.ends,
             self._told,

@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 
+import psycopg
 import pytest
 from processes import PGCDC, stream_command, wait_until
 from resnapshot_runs import AGAIN, OFTEN, Resnapshots, create_items, killed_half_way, read_meanwhile, source
-from stream_runs import NOW, refused, repeating, stream
+from stream_runs import NOW, checkpoint, end_of_log, refused, repeating, stream
+
+from pgcdc_cli.lsn import Lsn
 
 AHEAD = """
 import os, signal, sys
@@ -42,6 +45,21 @@ def test_a_run_without_the_option_forgets_also_what_the_stream_has_not_caught_up
     assert stream(runs.uri, runs.slot, "-D", str(runs.out), *NOW).returncode == 0
     database18.execute("ALTER PUBLICATION pub ADD TABLE items")
     assert stream(runs.uri, runs.slot, *runs.options, *NOW).returncode == 0
+    assert runs.folded() == source(database18)
+
+
+def test_a_table_that_is_left_out_is_forgotten_also_while_another_one_is_locked(database18, tmp_path, follow):
+    """Its progress was kept until all tables could be found, which may be never in a run."""
+    runs = killed_half_way(database18, tmp_path / "out")
+    others = ("-D", str(runs.out), *OFTEN, "--exclude-table", "public.items", "--resnapshot", "public.other")
+    with psycopg.connect(runs.uri) as locking:
+        locking.execute("LOCK TABLE other")
+        database18.execute("UPDATE items SET n = -n")
+        end = end_of_log(database18)
+        run = follow(runs.uri, runs.slot, runs.out, *others)
+        wait_until(lambda: Lsn.parse(checkpoint(runs.out)["end_lsn"]) >= end)
+        assert run.stop()[0] == 0
+    runs.end()
     assert runs.folded() == source(database18)
 
 

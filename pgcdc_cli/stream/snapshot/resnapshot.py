@@ -130,6 +130,7 @@ class Resnapshot:
         if self._source.patterns:
             look, self._barrier = self._session.look(self._to_lock), self._session.barrier()
             self.watch.forget_seen(look.seen)
+            self._forget(self._source.left_out(list(self.watch.tables)))
             try:
                 found = self._source.find(self._session)
             except BusyError as error:
@@ -140,15 +141,23 @@ class Resnapshot:
             tables = [table.schema for table in found]
             self._check_all_match(tables)
             self._known = {table.oid: _Known(table, look.position) for table in tables}
-        edge, before = self._output.sink.edge, self.watch.tables
-        others = [one for one in before.values() if one.oid not in self._known]
-        # Their changes may be left out from here on, so that rows read before could be out of date.
-        kept = [one.anew(one.key) for one in others if one.caught_up_at > edge.lsn]
-        wanted = [_begun(known.schema, before.get(oid)) for oid, known in self._known.items()]
-        self.watch.tables = {one.oid: one for one in [*kept, *wanted]}
+        self._forget([oid for oid in self.watch.tables if oid not in self._known])
+        before = self.watch.tables
+        wanted = [_begun(known.schema, before.pop(oid, None)) for oid, known in self._known.items()]
+        self.watch.tables = before | {one.oid: one for one in wanted}
         self._tell(wanted)
         self._looked = True
         return True
+
+    def _forget(self, oids: Iterable[int]) -> None:
+        """Forget how far tables were read, except the position at which the stream has caught up.
+
+        Their changes may be left out from here on, so that rows read before could be out of date.
+        """
+        for oid in oids:
+            one = self.watch.tables.pop(oid)
+            if one.caught_up_at > self._output.sink.edge.lsn:
+                self.watch.tables[oid] = one.anew(one.key)
 
     def _check_keys(self, tables: Sequence[SnapshotTable]) -> None:
         """Raise USAGE for a table that is still to be read whose key can't be compared."""

@@ -1,6 +1,6 @@
 """A connection that reads tables again and again, each time with a new snapshot, and the tables it finds."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -326,12 +326,14 @@ class _Key(NamedTuple):
 class ResnapshotSource:
     """Which tables are read (those of `wanted` that match one of the `patterns`), and how.
 
-    `told` are the OIDs of those of which this run has said how far earlier ones came.
+    `names` looks up schemas and names by OID. `told` are the OIDs of those of which this run has said how far
+    earlier ones came.
     """
 
     wanted: WantedRows
     patterns: Sequence[NamePattern]
     describe: Describe
+    names: Callable[[Sequence[int]], Mapping[int, tuple[str, str]]]
     text: DatabaseText
     stopped: Callable[[], bool]
     told: set[int]
@@ -340,9 +342,15 @@ class ResnapshotSource:
         """Return all of them. Raises USAGE if one has no key, and BusyError."""
         return self._find(session, replace(self.wanted, includes=self._includes))
 
+    def left_out(self, oids: Sequence[int]) -> list[int]:
+        """Return those of these tables that names alone leave out: it is known even if others are busy."""
+        names = self.names(oids) if oids else {}
+        return [oid for oid in oids if oid not in names or not self._includes(*names[oid])]
+
     def _includes(self, schema: str, table: str) -> bool:
         matches = any(pattern.matches(schema, table) for pattern in self.patterns)
-        return matches and self.wanted.includes(schema, table)
+        selected = self.wanted.includes(schema, table) and self.wanted.selection.includes(schema, table)
+        return matches and selected
 
     def find_again(self, session: ResnapshotSession, known: TableSchema) -> SnapshotTable | None:
         """Return the current version of a table; None if there is none of this name any more."""
