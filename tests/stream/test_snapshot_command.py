@@ -217,7 +217,9 @@ def test_a_table_of_a_stream_is_read_again_by_the_stream_itself(shop18, tmp_path
     subprocess.run(line, check=True)
     ended = run(shop18.uri, "--table", "public.t", "-D", out)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "its table is not set, and now it is public.t\n" in ended.stderr
+    slot = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    [(name,)] = shop18.execute(slot).fetchall()
+    assert f"a stream of slot {name} already exists\n" in ended.stderr
     assert "hint: write to another directory or file; pgcdc stream --resnapshot PATTERN" in ended.stderr
 
 

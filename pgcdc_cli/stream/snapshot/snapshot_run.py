@@ -38,10 +38,10 @@ ATTEMPTS = 10
 """How often a snapshot is taken, at most, if others change tables before they are locked."""
 
 _THERE = "write to another directory or file: the data there is as of another moment"
-_OTHER_OPTIONS = (
-    "write to another directory or file; pgcdc stream --resnapshot PATTERN reads a stream's table again,"
-    " and a snapshot that ended early continues with its own options"
+_OF_STREAM = (
+    "write to another directory or file; pgcdc stream --resnapshot PATTERN reads a stream's table again"
 )
+_OTHER_OPTIONS = f"{_OF_STREAM}, and a snapshot that ended early continues with its own options"
 _NONE_PUBLISHED = f"see what is published with: pgcdc publication show NAME; {PATTERN_HINT}"
 _NO_TABLE = f"{PATTERN_HINT}; views, tables without columns, and foreign and temporary ones are not read"
 
@@ -124,9 +124,10 @@ class SnapshotRun:
     def _check_new(self) -> None:
         checkpoint = self._sink.checkpoint
         if checkpoint is not None and (checkpoint.end_lsn or checkpoint.source.slot):
-            what = f"a stream of slot {checkpoint.source.slot}" if checkpoint.source.slot else "a snapshot"
+            slot = checkpoint.source.slot
+            what, hint = (f"a stream of slot {slot}", _OF_STREAM) if slot else ("a snapshot", _THERE)
             message = f'could not write a snapshot to "{self._settings.output}": {what} already exists'
-            raise PgcdcError(ErrorKind.USAGE, message, hint=_THERE)
+            raise PgcdcError(ErrorKind.USAGE, message, hint=hint)
 
     def _read(self, session: SnapshotSession, catalog: Catalog) -> None:
         settings, wanted = self._settings, self._settings.wanted
