@@ -59,6 +59,8 @@ WHERE CASE WHEN number BETWEEN 3 AND xmax - 1 THEN txid_status(number) IS DISTIN
 """
 _OWNERS = "only its owner or a superuser may: pgcdc publication show {} names the owner"
 _NO_TEXT = "the name of the one that resembles it is not valid text: rename it"
+_SHOWN = 5
+"""How many tables are warned about by name."""
 
 __all__ = [
     "OPERATIONS",
@@ -263,20 +265,25 @@ class Catalog:
                 error.kind, error.hint = ErrorKind.USAGE, ErrorKind.USAGE.rule.hint
             raise
 
-    def refused_changes(self, publication: str) -> "list[Finding]":
-        """List the published tables whose updates and deletes the server refuses.
+    def warn_of_refused_changes(self, publication: str) -> None:
+        """Warn about published tables whose updates the server now refuses: applications would fail.
 
-        The list is empty if a table is locked, since then it can't be known.
+        If a table is locked, it can't be known, and nothing is said.
         """
-        from pgcdc_cli.catalog.doctor import refused_changes  # noqa: PLC0415 - a stream needs none of it
+        from pgcdc_cli.catalog.doctor import refused_changes  # noqa: PLC0415 - few commands need it
 
         try:
             with self._session.impatient():
-                return refused_changes(self._session, publication)
+                findings = refused_changes(self._session, publication)
         except PgcdcError as error:
             if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
                 raise
-            return []
+            return
+        for finding in findings[:_SHOWN]:
+            log.warning("%s", finding.message)
+        if findings:
+            more = f"{len(findings) - _SHOWN} more like these; " if len(findings) > _SHOWN else ""
+            log.warning("%sto fix this: pgcdc doctor --publication %s", more, quote(publication))
 
     def table_names(self, oids: Sequence[int]) -> dict[int, tuple[str, str]]:
         """Look up the schemas and names of those of these tables that exist."""

@@ -83,9 +83,6 @@ GeneratedColumnsOption = Annotated[
 
 _REFUSED = "it is the server that refuses it: in psql, \\d shows its tables and columns, \\dn its schemas"
 
-_SHOWN = 5
-"""How many tables are warned about by name."""
-
 OPERATIONS = ("insert", "update", "delete", "truncate")
 
 
@@ -146,7 +143,7 @@ def create(  # noqa: PLR0913 - a command's options
     with hints({ErrorKind.PUBLICATION: exists}), _server_refuses(), Catalog(conninfo) as catalog:
         _check_generated_columns(catalog, generated_columns)
         catalog.create_publication(publication)
-        _warn_of_refused(catalog, name)
+        catalog.warn_of_refused_changes(name)
     if not (all_tables or tables or schemas):
         add = f"pgcdc publication alter {word} --add-table schema.table"
         warn(f'publication "{name}" publishes nothing yet: {add}')
@@ -171,16 +168,6 @@ def _check_generated_columns(catalog: "Catalog", wanted: str | None) -> None:
             "could not publish generated columns: that needs PostgreSQL 18",
             hint="leave out --generated-columns",
         )
-
-
-def _warn_of_refused(catalog: "Catalog", name: str) -> None:
-    """Warn about published tables whose updates the server now refuses: applications would fail."""
-    findings = catalog.refused_changes(name)
-    for finding in findings[:_SHOWN]:
-        warn(finding.message)
-    if findings:
-        more = f"{len(findings) - _SHOWN} more like these; " if len(findings) > _SHOWN else ""
-        warn(f"{more}to fix this: pgcdc doctor --publication {quote(name)}")
 
 
 def _operations(text: str) -> tuple[str, ...]:
@@ -253,7 +240,7 @@ def alter(  # noqa: PLR0913 - a command's options
         _check_generated_columns(catalog, generated_columns)
         with hints({ErrorKind.PUBLICATION: unfit}), _server_refuses():
             catalog.alter_publication(name, change)
-        _warn_of_refused(catalog, name)
+        catalog.warn_of_refused_changes(name)
 
 
 def _tables(option: str, given: list[str] | None) -> "tuple[PublishedTable, ...]":

@@ -201,6 +201,7 @@ def _publication_maker(
             _create_filtered(catalog, config, name)
         elif new and existing is None:
             catalog.create_publication(Publication(name, all_tables=mode == "all_tables", via_root=via_root))
+            catalog.warn_of_refused_changes(name)
 
     return make
 
@@ -238,6 +239,8 @@ def _limit_publication(
         left = [f"{table.schema}.{table.name}" for table in change.drop.tables]
         left += [f"{schema}.*" for schema in change.drop.schemas]
         log.warning(_LEFT, name, quoted_list(left))
+    if change.add is not None:
+        catalog.warn_of_refused_changes(name)
 
 
 def _check_is_free(catalog: "Catalog", name: str) -> None:
@@ -255,6 +258,7 @@ def _create_filtered(catalog: "Catalog", config: "ConnectorConfig", name: str) -
     tables = tuple(PublishedTable(*table) for table in _filtered_tables(catalog, config, name))
     via_root = config.publish_via_partition_root
     catalog.create_publication(Publication(name, tables=tables, via_root=via_root), only=True)
+    catalog.warn_of_refused_changes(name)
 
 
 def _filtered_tables(catalog: "Catalog", config: "ConnectorConfig", name: str) -> list[tuple[str, str]]:

@@ -277,6 +277,20 @@ def test_what_leaves_a_publication_is_said_since_another_stream_may_need_it(data
     assert "needs a publication of its own" in ended.stderr
 
 
+@pytest.mark.parametrize("mode", ["all_tables", "filtered"])
+def test_a_table_that_may_not_be_updated_once_it_is_published_is_warned_of(database18, tmp_path, mode):
+    """Applications fail then; with filtered, also as soon as a table joins."""
+    database18.execute("CREATE TABLE a (id int)")
+    options = ("-c", f"publication.autocreate.mode={mode}", "--endpos", "now")
+    fails = 'updates and deletes of table "public.{}" fail on the source: it has no replica identity'
+    told = run_warm(command(database18, tmp_path / "out", *options)).stderr
+    assert fails.format("a") in told
+    assert run_warm(command(database18, tmp_path / "out", *options)).stderr == ""
+    database18.execute("CREATE TABLE b (id int)")
+    told = run_warm(command(database18, tmp_path / "out", *options)).stderr
+    assert (fails.format("b") in told) == (mode == "filtered")
+
+
 def test_the_publication_of_a_slot_that_is_being_read_is_not_changed(database18, tmp_path):
     """Two connectors without a slot.name have the same slot: the one that comes later is refused."""
     for name in ("a", "b"):
