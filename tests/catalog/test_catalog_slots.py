@@ -9,6 +9,7 @@ from psycopg.conninfo import make_conninfo
 from servers import Database
 
 from pgcdc_cli.catalog import Catalog
+from pgcdc_cli.changes.selection import every_table
 from pgcdc_cli.errors import ErrorKind, PgcdcError
 from pgcdc_cli.lsn import Lsn
 from pgcdc_cli.replication.connection import ReplicationConnection
@@ -199,11 +200,12 @@ def test_a_walsender_is_asked_only_what_opens_no_table(database):
     """It would decode what comes before an ALTER TABLE with the columns that it has seen by then."""
     database.execute("CREATE TABLE t (id int); CREATE PUBLICATION pub FOR TABLE t")
     slot = database.create_slot()
+    [(oid,)] = database.execute("SELECT 't'::regclass::oid").fetchall()
     role = f"one_{database.name}"
     database.execute(f"CREATE ROLE {role} LOGIN REPLICATION CONNECTION LIMIT 0")
     conninfo = make_conninfo(database.uri, user=role)
     others = (
-        Catalog.tables,
+        partial(Catalog.tables, includes=every_table),
         Catalog.log_end,
         Catalog.publications,
         partial(Catalog.publication, name="pub"),
@@ -220,6 +222,7 @@ def test_a_walsender_is_asked_only_what_opens_no_table(database):
                 assert catalog.other_slots(slot, "") == f'did you mean "{slot}"; or '
                 catalog.check_publications(["pub"], for_slot=True)
                 catalog.check_wal_level()
+                assert list(catalog.table_names([oid]).values()) == [("public", "t")]
                 for asks in others:
                     with pytest.raises(PgcdcError, match="too many connections"):
                         asks(catalog)
