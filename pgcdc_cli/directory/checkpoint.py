@@ -48,9 +48,9 @@ _LISTS = {
 _CONNECTOR_LISTS = tuple(
     f"connector.{one}." for one in ("schema.include", "schema.exclude", "table", "message.prefix")
 )
-"""Beginnings of a connector's options that choose among changes. All of them may change, with a warning."""
-MAY_CHANGE = (*_CONNECTOR_LISTS, "connector.snapshot.", "connector.heartbeat.")
-"""Beginnings of all options that may change, since what is written already doesn't depend on them."""
+"""Beginnings of a connector's options that choose among changes. Both kinds may change, with a warning."""
+_MAY_CHANGE = (*_CONNECTOR_LISTS, "connector.snapshot.", "connector.heartbeat.")
+"""Beginnings of a connector's options that may change: what is written already doesn't depend on them."""
 
 _AROUND = 30
 """Characters of a long option that an error shows before and after the place where it changed."""
@@ -238,22 +238,20 @@ def check_options(path: str, ours: Mapping[str, str], theirs: Mapping[str, str])
     An option such as connector.topic.prefix, beside the option connector, only tells what differs if that
     does. If it is nothing but what may change, the stream goes on.
     """
-    both = ours.keys() & theirs.keys()
-    every = sorted(ours.keys() | theirs.keys())
-    differing = [one for one in every if ours.get(one) != theirs.get(one)]
+    both, differing = ours.keys() & theirs.keys(), _differing(ours, theirs)
     others = [one for one in differing if one not in _LISTS]
     for name in [one for one in others if one.partition(".")[0] not in both - {one}]:
         # A checkpoint of an older version has no details.
         has_details = any(one.startswith(f"{name}.") for one in theirs)
         details = [one for one in differing if one.startswith(f"{name}.")] if has_details else []
-        telling = [one for one in details if not one.startswith(MAY_CHANGE)]
+        telling = [one for one in details if not one.startswith(_MAY_CHANGE)]
         if telling or not details:
             raise _other_option(path, next(iter(telling), name), ours, theirs)
 
 
 def changed_lists(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """Name the lists, as they are given, that choose other changes than the checkpoint's do."""
-    differing = [one for one in sorted(ours.keys() | theirs.keys()) if ours.get(one) != theirs.get(one)]
+    differing = _differing(ours, theirs)
     # Otherwise, it means the same.
     of_connector = _CONNECTOR_LISTS if "connector" in differing else ()
     return [
@@ -261,6 +259,10 @@ def changed_lists(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[st
         for one in differing
         if one in _LISTS or one.startswith(of_connector)
     ]
+
+
+def _differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    return [one for one in sorted(ours.keys() | theirs.keys()) if ours.get(one) != theirs.get(one)]
 
 
 def _other_option(path: str, name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> PgcdcError:

@@ -228,7 +228,7 @@ class RunStart:
         if done and not exists:
             # A slot that is left on a server that is then refused would retain its WAL.
             self._check_server_without_slot(source, connection, log_end)
-        accepted = self._cuts_nothing and (self._settings.accept_gap or self._is_upgraded(source))
+        accepted = (self._settings.accept_gap or self._is_upgraded(source)) and self._cuts_nothing
         if done and not (exists or accepted):
             message = f'could not continue from {done}: slot "{name}" is gone'
             hint = _LOST_UNCHECKED if self._sink.checkpoint is None else ErrorKind.GAP.rule.hint

@@ -231,7 +231,7 @@ class ConnectorConfig:
     def recorded(self) -> dict[str, str]:
         """What a checkpoint keeps: the fingerprint, and properties that tell what changed if that does.
 
-        Some of them may change (`MAY_CHANGE` in `directory/checkpoint.py`). A salt in a name is replaced by
+        Some of them may change (`_MAY_CHANGE` in `directory/checkpoint.py`). A salt in a name is replaced by
         a few digits of its hash.
         """
         kept = {
