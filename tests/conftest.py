@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import scale
 from faults_report import FaultsReport
 from proxy import Proxy
-from servers import Database, Encoded, Servers, remove
+from servers import VERSIONS, Database, Encoded, Servers, remove
 from servers import start as start_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -135,7 +136,7 @@ def servers() -> Iterator[Servers]:
     servers.remove()
 
 
-@pytest.fixture(params=[16, 17, 18], ids=lambda version: f"pg{version}")
+@pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
 def server(request: pytest.FixtureRequest, servers: Servers) -> EmbeddedServer:
     """A server of each major version: tests that use it run against both."""
     return servers[request.param]
@@ -152,6 +153,15 @@ def database(server: EmbeddedServer) -> Iterator[Database]:
     database = Database(server)
     yield database
     database.drop()
+
+
+@pytest.fixture
+def role(database):
+    """A role that may log in, and nothing else."""
+    name = f"r_{uuid.uuid4().hex[:12]}"
+    database.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 @pytest.fixture

@@ -44,6 +44,17 @@ def wait_until(found: Callable[[], Found], seconds: float = 240, *, pause: float
     return answer
 
 
+def shown_on(terminal: int) -> bytes:
+    """Read what comes from a terminal until its other side is closed, and close it."""
+    shown = b""
+    # On Linux, the end is an error.
+    with suppress(OSError):
+        while more := os.read(terminal, 1 << 16):
+            shown += more
+    os.close(terminal)
+    return shown
+
+
 def resident_peak(pid: int) -> int:
     """Read the largest resident set of a process so far, in bytes; 0 if the process is gone.
 

@@ -30,6 +30,9 @@ with suppress(ImportError):
 
     POSTGRES_VERSIONS[17] = Path(bin_dir())
 
+VERSIONS = (16, 17, 18)
+"""Those that come as packages; a test is skipped if its own has none for this system."""
+
 
 def start(version: int = 18, settings: Mapping[str, str] | None = None) -> EmbeddedServer:
     """Start a server in a new folder; `remove` stops it and removes the folder."""

@@ -1,6 +1,4 @@
-"""The catalog of a database, and servers and roles that a test may change."""
-
-import uuid
+"""The catalog of a database, and servers that a test may change."""
 
 import pytest
 from servers import Database
@@ -26,12 +24,3 @@ def own_database(own_server):
     yield make
     for database in made:
         database.connection.close()
-
-
-@pytest.fixture
-def role(database):
-    """A role that may log in, and nothing else."""
-    name = f"r_{uuid.uuid4().hex[:12]}"
-    database.execute(f"CREATE ROLE {name} LOGIN")
-    yield name
-    database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")

@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from processes import PGCDC
+from processes import PGCDC, shown_on
 
 TABLES = """
 CREATE TABLE orders (
@@ -67,12 +67,6 @@ def on_a_terminal(arguments, cwd, *, program=PGCDC, **env):
     env = {name: value for name, value in given.items() if value is not None}
     process = subprocess.Popen([*program, *arguments], stdout=terminal, cwd=cwd, env=env)
     os.close(terminal)
-    output = b""
-    try:
-        while chunk := os.read(controller, 65536):
-            output += chunk
-    except OSError:
-        pass  # EIO: the other end is closed
-    os.close(controller)
+    output = shown_on(controller)
     assert process.wait(60) == 0
     return output.decode()

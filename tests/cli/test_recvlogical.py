@@ -14,13 +14,13 @@ import pytest
 from debian_server import DebianServer
 from processes import wait_until
 from recvlogical_programs import BOTH, run_program
-from servers import Database, new_slot_name
+from servers import VERSIONS, Database, new_slot_name
 
 MARK = re.compile(rb"mark(\d+);")
 
 MARKS = "INSERT INTO t SELECT g, 'mark' || g || ';' FROM generate_series(%s::int, %s::int) g"
 
-VERSIONS = pytest.mark.parametrize("version", [15, 16, 17, 18])
+EACH = pytest.mark.parametrize("version", [15, *VERSIONS])
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def test_an_option_that_is_empty_is_as_good_as_none(node, whose):
     assert marks(node.fetched(slot, "-h", "", "-p", "", "-U", "", whose=whose)) == [1, 2]
 
 
-@VERSIONS
+@EACH
 def test_the_output_is_byte_for_byte_that_of_pg_recvlogical(node):
     slot = node.created()
     node.insert(1, 3)
@@ -162,7 +162,7 @@ def test_values_are_written_as_the_database_has_them(node):
 
 
 @BOTH
-@VERSIONS
+@EACH
 def test_a_slot_is_created_streamed_and_dropped(node, whose):
     slot = new_slot_name()
     assert node.succeed("-S", slot, "--create-slot", "-P", node.plugin, whose=whose) == b""
@@ -197,7 +197,7 @@ def test_a_slot_that_exists_is_an_error_unless_it_may_exist(node, whose):
 
 
 @BOTH
-@VERSIONS
+@EACH
 def test_a_slot_is_dropped_without_the_name_of_a_database(node, version, whose):
     if whose == "theirs" and version < 18:
         pytest.skip("before 18, pg_recvlogical asks for one")
@@ -214,7 +214,7 @@ def test_a_slot_is_dropped_without_the_name_of_a_database(node, version, whose):
     assert node.slot(slot, "plugin") is None
 
 
-@VERSIONS
+@EACH
 @pytest.mark.parametrize("option", ["-t", "--two-phase", "--enable-two-phase"])
 def test_a_slot_with_two_phase_sends_what_is_prepared(node, option):
     slot = node.created(option)
@@ -239,7 +239,7 @@ def test_a_slot_can_be_kept_on_standbys(node, whose):
     assert node.slot(slot, "failover") is True
 
 
-@VERSIONS
+@EACH
 def test_after_a_lost_connection_nothing_comes_twice(node, tmp_path):
     slot, out = node.created(), tmp_path / "out"
     with node.following(slot, "-f", out, "-F", 1, "-s", 100, "-v") as process:
@@ -260,7 +260,7 @@ def test_after_a_lost_connection_nothing_comes_twice(node, tmp_path):
     assert said.endswith("\npg_recvlogical: received interrupt signal, exiting\n")
 
 
-@VERSIONS
+@EACH
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_written_before_a_signal_is_confirmed(node, number, tmp_path):
     slot, out = node.created(), tmp_path / "out"

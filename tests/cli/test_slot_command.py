@@ -24,15 +24,6 @@ def name():
     return f"s_{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture
-def role(database):
-    """A role that may log in, and nothing else."""
-    name = f"r_{uuid.uuid4().hex[:12]}"
-    database.execute(f"CREATE ROLE {name} LOGIN")
-    yield name
-    database.execute(f"DROP ROLE {name}")
-
-
 def exists(database, name):
     [(count,)] = database.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (name,))
     return count == 1

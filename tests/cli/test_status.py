@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from servers import VERSIONS
 
 from pgcdc_cli.cli.printing import human_bytes
 from pgcdc_cli.directory.checkpoint import decode, encode
@@ -297,7 +298,7 @@ def test_transactions_that_are_prepared_are_named(shop, pgcdc):
     assert "prepared" not in pgcdc("status", "changes").out
 
 
-@pytest.mark.parametrize("version", [16, 17, 18])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_slot_that_is_invalidated_is_an_error_behind_the_rest(own_server, pgcdc, version):
     small = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     server = own_server(version, small)

@@ -10,12 +10,11 @@ import signal
 import subprocess
 import sys
 import termios
-from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from processes import PGCDC, wait_until
+from processes import PGCDC, shown_on, wait_until
 
 from pgcdc_cli.cli.watch import History, Sample, sparkline
 from pgcdc_cli.lsn import Lsn
@@ -93,9 +92,7 @@ def test_on_a_terminal_it_is_drawn_in_place(shop, pgcdc, tmp_path, number):
     while shown.count(b"lag, lately") < 2:
         shown += os.read(controller, 4096)
     watching.send_signal(number)
-    with suppress(OSError):  # on Linux, the other side was closed
-        while more := os.read(controller, 1 << 16):
-            shown += more
+    shown += shown_on(controller)
     assert watching.wait(30) == 130
     text = shown.decode()
     assert f"{slot}, database {shop.name}" in text

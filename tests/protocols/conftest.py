@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from servers import Servers
+from servers import VERSIONS, Servers
 
 from pgcdc_cli.demo.embedded_server import EmbeddedServer
 
@@ -21,7 +21,7 @@ def small_servers() -> Iterator[Servers]:
     servers.remove()
 
 
-@pytest.fixture(params=[16, 17, 18], ids=lambda version: f"pg{version}")
+@pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
 def server(request: pytest.FixtureRequest, small_servers: Servers) -> EmbeddedServer:
     return small_servers[request.param]
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from logs import IMMEDIATE, PROTOCOL_1, Log, Running, log_of
 from made_up_scripts import Player, scripts
 from segments import contents
+from servers import VERSIONS
 from workloads import PLAYS, ROW_COUNT, TABLES, Stage, message, rows
 
 PUBLICATIONS = ("pub", "special")
@@ -114,7 +115,7 @@ def same(found: Result, expected: Result) -> None:
     assert len(found) == len(expected)
 
 
-@pytest.fixture(scope="module", params=[16, 17, 18], ids=lambda version: f"pg{version}")
+@pytest.fixture(scope="module", params=VERSIONS, ids=lambda version: f"pg{version}")
 def performed(request, small_servers, tmp_path_factory) -> Iterator[Performed]:
     folder = tmp_path_factory.mktemp("performed")
     with log_of(small_servers[request.param], TABLES, PUBLICATIONS) as log:
@@ -153,7 +154,7 @@ def test_read_meanwhile(performed, mode):
     same(contents(performed.folder / mode), performed.plain("one stream"))
 
 
-@pytest.fixture(scope="module", params=[16, 17, 18], ids=lambda version: f"pg{version}")
+@pytest.fixture(scope="module", params=VERSIONS, ids=lambda version: f"pg{version}")
 def scripted(request, small_servers) -> Iterator[Log]:
     with log_of(small_servers[request.param], TABLES, PUBLICATIONS) as log:
         yield log

@@ -152,14 +152,19 @@ def test_without_fsync_interval_rows_are_durable_at_rotation_only(tmp_path):
     sink.close()
 
 
-def test_keepalives_move_the_checkpoint_once_per_status_interval_and_make_no_segment(tmp_path):
-    clock = Clock()
-    sink = started(tmp_path / "d", clock=clock, status_interval=10)
+def check_keepalives(sink, clock):
+    """Of 25 keepalives, one a second, each tenth moves the checkpoint."""
     for _ in range(25):
         clock.now += 1
         sink.advance(Lsn(sink.edge.lsn + 1))
         assert sink.durable_lsn in {START, START + 10, START + 20}
     assert sink.durable_lsn == START + 20
+
+
+def test_keepalives_move_the_checkpoint_once_per_status_interval_and_make_no_segment(tmp_path):
+    clock = Clock()
+    sink = started(tmp_path / "d", clock=clock, status_interval=10)
+    check_keepalives(sink, clock)
     sink.close()
     assert sink.durable_lsn == START + 25
     assert reader(tmp_path / "d").segments() == []
@@ -170,11 +175,7 @@ def test_keepalives_move_the_checkpoint_once_per_status_interval_and_make_no_seg
 def test_without_status_interval_not_every_keepalive_is_a_checkpoint(tmp_path, fsync_interval):
     clock = Clock()
     sink = started(tmp_path / "d", clock=clock, status_interval=0, fsync_interval=fsync_interval)
-    for _ in range(25):
-        clock.now += 1
-        sink.advance(Lsn(sink.edge.lsn + 1))
-        assert sink.durable_lsn in {START, START + 10, START + 20}
-    assert sink.durable_lsn == START + 20
+    check_keepalives(sink, clock)
     sink.close()
 
 

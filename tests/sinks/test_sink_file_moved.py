@@ -20,12 +20,8 @@ def small_frames(monkeypatch):
     monkeypatch.setattr(output_file, "FRAME_SIZE", 100)
 
 
-def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
-    path, moved = tmp_path / "out", tmp_path / "out.1"
-    sink = started(path, *TXS[:2])
-    path.rename(moved)
-    sink.write(feed().part(TXS[2], 0))
-    sink.rollback()
+def check_that_hup_ends_the_moved_file(sink, path, moved):
+    """Write a third transaction before HUP, and two behind it."""
     sink.write(feed().whole(TXS[2]))
     sink.reopen()
     sink.tick()
@@ -33,6 +29,15 @@ def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
     sink.close()
     assert lines(moved) == expected(TXS[:3])
     assert lines(path) == expected(TXS[3:5])
+
+
+def test_hup_after_a_move_goes_on_in_a_new_file(tmp_path):
+    path, moved = tmp_path / "out", tmp_path / "out.1"
+    sink = started(path, *TXS[:2])
+    path.rename(moved)
+    sink.write(feed().part(TXS[2], 0))
+    sink.rollback()
+    check_that_hup_ends_the_moved_file(sink, path, moved)
     go_on(opened(path), feed(), TXS, TXS[4].end_lsn)
     assert lines(path) == expected(TXS[3:])
 
@@ -50,13 +55,7 @@ def test_a_moved_file_is_written_until_hup_however_many_transactions_are_spooled
     spools = sink.new_spools()
     for xid in range(1, 4):
         spools.create(xid, START).finish()
-    sink.write(feed().whole(TXS[2]))
-    sink.reopen()
-    sink.tick()
-    sink.write(feed().whole(*TXS[3:5]))
-    sink.close()
-    assert lines(moved) == expected(TXS[:3])
-    assert lines(path) == expected(TXS[3:5])
+    check_that_hup_ends_the_moved_file(sink, path, moved)
 
 
 def another_folder(folder):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from logs import Log, log_of
+from servers import VERSIONS
 from soak_comparison import FORMATS, Combination, check_output
 from soak_load import TABLES, Load
 from soak_reader import Interrupted
@@ -32,7 +33,7 @@ FEW = [
 
 
 def _all() -> list[Combination]:
-    every = product([15, 16, 17, 18], _protocols(), [False, True], FORMATS, [False, True])
+    every = product([15, *VERSIONS], _protocols(), [False, True], FORMATS, [False, True])
     return [one for one in map(Combination._make, every) if _is_possible(one)]
 
 

@@ -14,6 +14,7 @@ from executables import executable
 from merge_directories import FORMATS, Directory, merge_into
 from merge_histories import INT4, pg_type, table_schema
 from merge_oracle import Change
+from processes import shown_on
 from pyspark.sql import SparkSession
 
 from pgcdc_cli.errors import PgcdcError
@@ -95,14 +96,7 @@ def on_a_terminal(spark_home: Path, *arguments: str) -> str:
     ours, theirs = pty.openpty()
     subprocess.run(**command(spark_home, *arguments), stdout=theirs, stderr=theirs, check=True)
     os.close(theirs)
-    shown = b""
-    try:
-        while data := os.read(ours, 65536):
-            shown += data
-    except OSError:
-        pass  # Linux's way to say that a terminal has nobody at its other end
-    os.close(ours)
-    return shown.decode().replace("\r\n", "\n")
+    return shown_on(ours).decode().replace("\r\n", "\n")
 
 
 def test_one_line_where_nobody_looks_unless_only_errors_are_wanted(spark_home: Path) -> None:

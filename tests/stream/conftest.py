@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 from debian_server import DebianServer
-from servers import Database, remove, start, wait_until_free
+from servers import VERSIONS, Database, remove, start, wait_until_free
 from standbys import standby
 from stream_runs import SMALL, Following, delivers, insert, make_slot
 
@@ -28,7 +28,7 @@ def database15(server15) -> Iterator[Database]:
     database.drop()
 
 
-@pytest.fixture(params=[15, 16, 17, 18], ids=lambda version: f"pg{version}")
+@pytest.fixture(params=[15, *VERSIONS], ids=lambda version: f"pg{version}")
 def any_database(request, servers) -> Iterator[Database]:
     """A database of each major version of the server: tests that use it run against all of them."""
     server = request.getfixturevalue("server15") if request.param == 15 else servers[request.param]

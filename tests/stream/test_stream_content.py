@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
-from processes import stream_command
+from processes import shown_on, stream_command
 from segments import contents
 from stream_runs import NOW, insert, stream
 
@@ -141,13 +141,7 @@ def on_a_terminal(line: list[str], **environment: str) -> tuple[int, str]:
         line, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"} | environment
     )
     os.close(theirs)
-    printed = b""
-    try:
-        while data := os.read(ours, 65536):
-            printed += data
-    except OSError:  # on Linux, the other side was closed
-        pass
-    os.close(ours)
+    printed = shown_on(ours)
     return process.wait(), printed.decode()
 
 

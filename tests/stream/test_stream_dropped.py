@@ -6,11 +6,11 @@ import signal
 import psycopg
 import pytest
 from processes import wait_until
-from servers import wait_until_free
+from servers import VERSIONS, wait_until_free
 from stream_runs import NOW, SMALL, delivers, end_of_log, in_directory, insert, refused, stream
 
 
-@pytest.mark.parametrize("version", [16, 17, 18])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_an_invalidated_slot(own_server, tmp_path, version):
     server = own_server(
         version, {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}

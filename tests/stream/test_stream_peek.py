@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from debian_server import DebianServer
-from processes import PGCDC, stream_command, wait_until
+from processes import PGCDC, shown_on, stream_command, wait_until
 from servers import Database
 from stream_runs import numbers, stream
 
@@ -40,13 +40,7 @@ def on_a_terminal(*arguments):
         arguments, stdout=theirs, stderr=subprocess.PIPE, env={**os.environ, "NO_COLOR": "1"}
     )
     os.close(theirs)
-    printed = b""
-    try:
-        while data := os.read(ours, 65536):
-            printed += data
-    except OSError:  # on Linux, the other side was closed
-        pass
-    os.close(ours)
+    printed = shown_on(ours)
     _, errors = process.communicate()
     return process.returncode, printed.decode(), errors.decode()
 
